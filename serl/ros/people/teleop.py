@@ -117,8 +117,8 @@ def twist_topic(actor: str, side: str = "") -> Topic:
         actor: name of the actor.
         side: "left" or "right" for an arm of a pair.
     """
-    name = "/".join(filter(None, (actor, "teleop", side, "twist")))
-    return Topic(name, TwistStamped, latest_only())
+    place = f"{actor}/teleop/{side}" if side else f"{actor}/teleop"
+    return Topic(f"{place}/twist", TwistStamped, latest_only())
 
 
 def leader_topic(actor: str) -> Topic:

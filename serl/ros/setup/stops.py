@@ -51,7 +51,8 @@ def takeover(session: SetupSession) -> str:
     until_s = time.monotonic() + _LIMIT_S
     session.asker.show(
         f"The arm swings. Take over within {_LIMIT_S:g} s with a device or by the topics "
-        f"{arm.place.prefix}/joy or teleop/twist, steer 1 cm or more, and release."
+        f"{arm.place.prefix}/joy or {arm.place.prefix}/teleop/twist, steer 1 cm or more, and "
+        "release."
     )
     people.begin()
     arm.driver.silence_s = lambda: people.silence_s

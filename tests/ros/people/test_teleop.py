@@ -309,6 +309,10 @@ def test_pair_of_twist_topics_drives_two_arms_over_dds(
     assert not action[2:].any(), "the right arm stands"
 
 
+def test_topics_of_arm_in_the_root_namespace_are_absolute() -> None:
+    assert [topic("").name for topic in (joy_topic, twist_topic)] == ["/joy", "/teleop/twist"]
+
+
 def test_joystick_and_twist_topics_drive_arm(ends: tuple[TopicDevices, RosNode]) -> None:
     devices, other = ends
     mux = TeleopMux(devices.people(SPEC))
