@@ -158,8 +158,9 @@ def run(
         version, issued_s, wall_s = policy_version(), clock.now_s(), time.time()
         executed, silence = _act(robot, chosen, source)
         clock.wait()
+        halted = interrupted()  # first, as it may block: the next action answers a new reading
         successor, outcome, error = _observe(robot, task, index, observers, silence)
-        halted, events = interrupted(), teleop.events()  # in this order: `interrupted` may block
+        events = teleop.events()
         if Event.STOP in events or Event.LOST in events:
             robot.stop(", ".join(ENDINGS[event] for event in events if event in ENDINGS))
         outcome, reason = _apply(outcome, events, halted, error, evaluates)

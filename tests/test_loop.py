@@ -173,6 +173,19 @@ def test_takeover_acts_in_same_tick_and_step_keeps_policy_request() -> None:
     assert operator.begun == 1
 
 
+def test_first_action_after_a_pause_answers_a_reading_taken_after_it() -> None:
+    episode_run = EpisodeRun()
+
+    def pause() -> bool:
+        if len(episode_run.steps) == 2:  # in the third step
+            episode_run.robot.place(0.03, -0.04)  # by a person
+        return False
+
+    episode_run(interrupted=pause)
+    places = [step.observation.state["position"].tolist() for step in episode_run.steps]
+    assert places[3] == pytest.approx((0.03, -0.04)), "the policy acted on the scene before it"
+
+
 class GuardRecorder(FakeRobot):
     """Robot that notes the action source that was set before each action."""
 
