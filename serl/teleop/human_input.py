@@ -16,16 +16,15 @@ from serl.teleop.stop import StopLatch
 from serl.types import SHAPED, Action, ActionSource, End, EndReason, Key, Observation, Step
 
 TWICE_S = 0.7
-"""Seconds after an episode-ending event in which further labels belong to that episode."""
+"""Seconds after the end of an episode in which labels belong to that episode."""
 
 _HUMAN = "human"
 _ANY_TIME = {Event.STOP, Event.LOST}
-_END_EVENTS = {Event.SUCCESS, Event.FAILURE, Event.DISCARD, Event.RESET}
 _TASK_EVENTS = {Event.SUCCESS, Event.FAILURE, Event.REWARD, Event.PENALTY}
 
 
 class LastEnd:
-    """Time of the last operator event that ended an episode, shared by all consoles of an actor.
+    """Time of the last end of an episode, shared by all stages of an actor.
 
     Args:
         now_s: monotonic clock in seconds, the same for all operators.
@@ -35,12 +34,12 @@ class LastEnd:
         self._now_s, self._end_s = now_s, float("-inf")
 
     def set(self) -> None:
-        """Record that an operator event ended an episode just now."""
+        """Record that an episode ended just now."""
         self._end_s = self._now_s()
 
     @property
     def age_s(self) -> float:
-        """Seconds since the last event that ended an episode; infinite before the first."""
+        """Seconds since the last end of an episode; infinite before the first."""
         return self._now_s() - self._end_s
 
 
@@ -48,14 +47,14 @@ class HumanInput(Observer):
     """A `Teleop` that combines all operators of an actor, at devices and through services.
 
     An event applies to the running episode. Between two episodes, during a reset and for `TWICE_S`
-    after an event that ended an episode, events are rejected, and `add_event` returns the reason.
-    A stop is always accepted.
+    after the end of an episode, events are rejected, and `add_event` returns the reason. A stop is
+    always accepted.
 
     Args:
         mux: arbitrates between the operators.
         hold: the robot's stop and pause state.
         labels: directory of the actor's episodes, for operator labels.
-        last_end: time of the last event that ended an episode of the actor, at any console.
+        last_end: time of the last end of an episode of the actor, in any stage.
     """
 
     def __init__(
@@ -128,13 +127,14 @@ class HumanInput(Observer):
         Args:
             read: read the devices first, which nothing else does while the robot is held.
         """
-        for operator in self.mux.operators if read else ():
-            operator()
-        for event, by in self.mux.sourced_events():
-            if event is Event.STOP and by != SCRIPT:
-                self.hold.stop(f"stopped by {by}")
-            elif event not in _ANY_TIME and not self._objection(event):
-                self._pending.append((event, by))
+        for operator in self.mux.operators:
+            if read:
+                operator()
+            for event in operator.events():
+                if event is Event.STOP:
+                    self.hold.stop(f"stopped by {operator.name}")
+                elif event not in _ANY_TIME and not self._objection(event):
+                    self._pending.append((event, operator.name))
 
     def on_step(self, step: Step) -> None:
         """Note whether a script acts, as in a reset, and whether an operator's label ends it."""
@@ -145,12 +145,14 @@ class HumanInput(Observer):
     def on_end(self, end: End) -> None:
         """Store the label; hold the robot after a stop, or if a lost device cut the episode."""
         self._runs = False
-        if any(by != SCRIPT for event, by in self._sources.items() if event in _END_EVENTS):
-            self._last_end.set()
+        self._last_end.set()
         if end.reason is EndReason.DEVICE_LOST:
             self.hold.pause(self.mux.trouble or "a device fell silent")
-        if Event.STOP in self._sources:  # whatever else ended the episode
+        is_stop = Event.STOP in self._sources
+        if is_stop and not self.hold.stopped:  # whatever else ended the episode
             self.hold.stop(f"stopped by {self._sources[Event.STOP] or 'a person'}")
+        if is_stop or end.reason.is_fault:
+            self.mux.let_go()
         self._label(end)
 
     def resume(self) -> None:
@@ -172,7 +174,7 @@ class HumanInput(Observer):
         if self._resets and event in _TASK_EVENTS:
             return "ignored: the scene is being reset"
         if self._last_end.age_s < TWICE_S:
-            return "ignored: the last episode has just ended on an operator's event"
+            return "ignored: the last episode has just ended"
         return ""
 
     def _label(self, end: End) -> None:

@@ -87,6 +87,11 @@ class TeleopMux(Observer):
         for operator in self.operators:
             operator.release()
 
+    def let_go(self) -> None:
+        """End the control of all operators: the robot was stopped while they drove."""
+        for operator in self.operators:
+            operator.let_go()
+
     @property
     def silence_s(self) -> float:
         """Seconds of silence of the owner's device; see `Operator.silence_s`."""

@@ -179,6 +179,11 @@ class Operator:
         if self.hands is Hands.SILENT:
             self.hands, self._free = Hands.OFF, False
 
+    def let_go(self) -> None:
+        """End the control; input that is active now has to be released before it takes over."""
+        if self.hands is Hands.ON:
+            self.hands, self._free = Hands.OFF, False
+
     def _along_tools(self, motion: tuple[float, ...]) -> tuple[float, ...]:
         """Turn motion along the axes of the base into the frame of the actions."""
         turned = list(motion)

@@ -35,7 +35,7 @@ class StopLatch:
         inactive: reason why the process is inactive; empty while it is active. Set by the lifecycle
             manager only; neither `release` nor `resume` changes it.
         paused: reason of the pause; empty when there is none.
-        look: called together with `beat`: reads the devices, for a stop.
+        look: called together with `beat`, and before each episode: reads the devices, for a stop.
         beat: called every 20 ms by methods that block in a pause. An arm sends its guard heartbeats
             meanwhile: the guard takes their end for the loss of the operator. In a stop, and while
             the process is inactive, there are none, and the guard disarms after a minute.
@@ -101,8 +101,10 @@ class StopLatch:
     def wait(self, is_ending: Callable[[], bool], period_s: float = 0.02) -> bool:
         """Block until nothing holds the robot, or until ending; return whether anything held it.
 
-        For use between two episodes.
+        For use between two episodes, in which nothing else reads the devices.
         """
+        if not (self.stopped or self.inactive):
+            self.look()
         held = bool(self.reason)
         while self.reason and not is_ending():
             self._rest(period_s)

@@ -113,7 +113,7 @@ def test_labels_are_appended_and_other_endings_add_none(input_bench: HumanInputB
     input_bench.callbacks[2] = input_bench.send_event(Event.SUCCESS)
     input_bench.run()
     input_bench.run()  # runs to its time limit
-    input_bench.callbacks[3] = input_bench.send_event(Event.DISCARD)
+    input_bench.callbacks[9] = input_bench.send_event(Event.DISCARD)
     assert input_bench.run().reason == "discarded"
     input_bench.callbacks[9] = input_bench.send_event(Event.FAILURE)
     input_bench.run()
@@ -152,11 +152,22 @@ def test_repeated_event_does_not_end_next_episode(
     assert input_bench.run().success
     input_bench.callbacks = {0: repeat_event, 4: repeat_event}
     assert input_bench.run().reason == "time limit"
-    assert set(answers) <= {"ignored: the last episode has just ended on an operator's event"}
+    assert set(answers) <= {"ignored: the last episode has just ended"}
     input_bench.callbacks = {9: repeat_event}
     assert input_bench.run().reason == ("success" if at_a_device else "failure"), (
         "a later press was ignored"
     )
+
+
+@pytest.mark.parametrize("event", [Event.SUCCESS, Event.DISCARD, Event.REWARD])
+def test_late_event_for_an_episode_that_ended_by_itself_does_not_count_in_the_next(
+    input_bench: HumanInputBench, event: Event
+) -> None:
+    assert input_bench.run().reason == "time limit"
+    input_bench.callbacks = {3: input_bench.send_event(event)}
+    result = input_bench.run()
+    assert (result.reason, result.reward) == ("time limit", 0.0)
+    assert not input_bench.lines()
 
 
 def test_repeated_event_is_ignored_by_every_input_of_actor(tmp_path: Path) -> None:
@@ -168,9 +179,7 @@ def test_repeated_event_is_ignored_by_every_input_of_actor(tmp_path: Path) -> No
     last.set()
     for human_input in (first, second):
         human_input.begin()
-        assert "just ended on an operator's event" in human_input.add_event(
-            Event.SUCCESS, "the operator"
-        )
+        assert "just ended" in human_input.add_event(Event.SUCCESS, "the operator")
         assert human_input.events() == ()
 
 
@@ -234,6 +243,40 @@ def test_stop_from_device_is_obeyed_in_pause_and_label_is_kept(
     pad.hit("stop")
     assert not latch.wait_paused(iter((False, False)).__next__, 0.0)
     assert latch.stopped == "stopped by pad"
+
+
+def test_presses_between_episodes_take_effect_before_the_next_or_never(
+    input_bench: HumanInputBench,
+) -> None:
+    human_input, latch, pad = input_bench.human_input, input_bench.latch, input_bench.bench.pad
+    latch.look = lambda: human_input.obey_stops(read=True)  # as an actor does
+    pad.hit("yes")
+    assert not latch.wait(lambda: False)
+    assert input_bench.run().reason == "time limit", "the label counted in the next episode"
+    pad.hit("stop")
+    assert latch.wait(lambda: bool(latch.reason)), "the next episode would begin with a step"
+    assert latch.stopped == "stopped by pad"
+
+
+@pytest.mark.parametrize("stop", ["guard", "button", "service"])
+def test_controls_held_in_a_stop_have_to_be_released_first(
+    input_bench: HumanInputBench, stop: str
+) -> None:
+    pad, latch = input_bench.bench.pad, input_bench.latch
+    pad.axes["x"] = 1.0
+    stops = {
+        "guard": lambda: input_bench.robot.stop("the guard stopped the arm"),
+        "button": lambda: pad.hit("stop"),
+        "service": input_bench.send_event(Event.STOP),
+    }
+    input_bench.callbacks = {2: pad.hold, 5: stops[stop]}
+    assert input_bench.run().human_steps
+    latch.release()
+    input_bench.human_input.resume()
+    input_bench.callbacks = {9: lambda: pad.hold(False), 12: pad.hold}
+    input_bench.run()
+    steps = [record for record in input_bench.records if isinstance(record, Step)]
+    assert next(s.key.index for s in steps if s.source is ActionSource.HUMAN) == 13
 
 
 @pytest.mark.parametrize("reason", ["success", "discarded", "fault"])

@@ -150,6 +150,7 @@ class Station:
         while not (self.has_arm or is_over()):
             held |= self._awaits_person
             self._arm.remote.wait(lambda: self.has_arm or is_ending(), _SLICE_S)
+            held |= self._hold.wait(is_over)  # a stop at a device, or a pause, came meanwhile
         needs_operator = bool(self._arm.stop_reason) and not held
         if not needs_operator and not is_ending():
             if held:

@@ -100,6 +100,55 @@ class Bench:
         return bool(self.node.stopping)
 
 
+class WaitingArm(FakeCameraArm):
+    """Arm whose guard takes it during the second wait; `between` is called during the first."""
+
+    restart_problem = ""
+
+    def __init__(self, between: Callable[[], object]) -> None:
+        super().__init__()
+        self.guards = (SimpleNamespace(has_arm=False, report=None),)
+        self.remote, self._between, self._waits = self, between, 0
+
+    def wait(self, condition: Callable[[], bool], limit_s: float) -> bool:
+        self._waits += 1
+        if self._waits == 1:
+            self._between()
+            return False
+        self.guards[0].has_arm = True
+        return condition()
+
+    def begin_from(self, reading: Any) -> None:
+        assert self.guards[0].has_arm
+
+    def observe_when_fresh(self, limit_s: float) -> None:
+        pass
+
+
+@pytest.mark.parametrize("stops", [False, True])
+def test_arm_that_waits_for_its_guard_is_held_by_a_pause_and_by_a_stop_at_a_device(
+    tmp_path: Path, stops: bool
+) -> None:
+    hold, found = StopLatch(tmp_path / "stopped"), list[str]()
+
+    def press() -> None:
+        if stops:
+            hold.look = lambda: hold.stop("stopped by pad")  # a device
+        else:
+            hold.pause("paused")
+
+    def person() -> bool:
+        hold.look = lambda: None
+        found.append(hold.reason)
+        hold.release()
+        hold.resume()
+        return False
+
+    arm: Any = WaitingArm(press)
+    assert Station(arm, hold, person).standby()
+    assert ("stopped by pad" if stops else "paused") in found
+
+
 Make = Callable[[str, bool], Bench]
 
 
