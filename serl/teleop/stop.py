@@ -61,9 +61,9 @@ class StopLatch:
             OSError: writing failed; the stop holds as long as this process lives.
         """
         with self._lock:
-            if not self.stopped:
-                self.stopped = reason
-                write_atomic(self.path, reason.encode()[:_MAX_BYTES])
+            self.stopped = self.stopped or reason
+            if not self.path.exists():  # also after an earlier write failed
+                write_atomic(self.path, self.stopped.encode()[:_MAX_BYTES])
 
     def release(self) -> None:
         """Release a stop; the robot is then paused, keeping the reason of an earlier pause."""

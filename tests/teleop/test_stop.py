@@ -60,6 +60,16 @@ def test_stop_holds_even_if_file_cannot_be_written(tmp_path: Path) -> None:
     assert latch.reason == "first"
 
 
+def test_stop_whose_file_could_not_be_written_is_stored_by_the_next(tmp_path: Path) -> None:
+    latch = StopLatch(tmp_path / "link" / "stopped")
+    for _ in range(2):
+        with pytest.raises(OSError, match="stopped"):
+            latch.stop("first")
+    latch.path.parent.mkdir()
+    latch.stop("second")
+    assert StopLatch(latch.path).stopped == latch.stopped == "first"
+
+
 def run_actions_at(
     latch: StopLatch, actions: dict[int, Callable[[], object]]
 ) -> Callable[[], bool]:
