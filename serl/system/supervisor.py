@@ -81,7 +81,7 @@ class Supervisor:
     events: list[str] = field(default_factory=list)
     _children: dict[str, _Child] = field(default_factory=dict)
     _crashes: Counter[str] = field(default_factory=Counter)
-    _interrupted: set[int] = field(default_factory=set)  # processes
+    _terminated: set[int] = field(default_factory=set)  # processes
 
     def start(self) -> None:
         """Start every process."""
@@ -122,16 +122,18 @@ class Supervisor:
             self._start(child.spec)
 
     def stop(self, grace_s: float = 4.0) -> list[str]:
-        """Interrupt all processes in reverse order of starting; kill those left after `grace_s`.
+        """Terminate all processes in reverse order of starting; kill those left after `grace_s`.
+
+        The signal is not that of Ctrl-C, which children of a background job ignore at first.
 
         Returns:
             A line for each process that did not save its work.
         """
         running = [c for c in reversed(self._children.values()) if c.process.poll() is None]
-        first = {child.process.pid for child in running} - self._interrupted
-        self._interrupted |= first
+        first = {child.process.pid for child in running} - self._terminated
+        self._terminated |= first
         for child in running:
-            child.process.send_signal(signal.SIGINT)
+            child.process.terminate()
         began_s, unsaved = time.monotonic(), list[str]()
         for child in running:
             name, limit_s = child.spec.name, SAVING_S if child.spec.saves else grace_s
@@ -143,7 +145,7 @@ class Supervisor:
                 self.events.append(f"{name} did not stop in {limit_s:g} s: killed")
             code = child.process.returncode
             # Without a handler of this signal yet, it had nothing to save.
-            was_starting = code == -signal.SIGINT and child.process.pid in first
+            was_starting = code == -signal.SIGTERM and child.process.pid in first
             if child.spec.saves and code and not was_starting:
                 unsaved.append(f"{name} {_state(code)}: {self._last_line(name)}")
         for child in self._children.values():

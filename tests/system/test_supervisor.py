@@ -24,11 +24,11 @@ mode = sys.argv[1]
 if mode == "refuse":
     print("first line\\nno such thing as a unicorn"); sys.exit(2)
 if mode == "deaf":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if mode == "plain":  # as a child of a shell's background job, in its first seconds
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-if mode == "plain":  # also where the tests were started with SIGINT ignored, as in the background
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 if mode == "polite":
-    signal.signal(signal.SIGINT, lambda *_: sys.exit(0))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 print("ready", flush=True)
 while True:
     time.sleep(0.01)
@@ -124,7 +124,7 @@ def test_supervisor_restarts_finished_process_unless_it_may_end(
 ) -> None:
     supervisor = bench.start(child("a", "polite", ends=False), child("b", "polite"))
     for pid in supervisor.pids().values():
-        os.kill(pid, signal.SIGINT)
+        os.kill(pid, signal.SIGTERM)
     eventually(lambda: supervisor.finished("a") and supervisor.finished("b"))
     supervisor.check()
     assert supervisor.states() == {"a": "running", "b": "finished"}
@@ -156,7 +156,7 @@ def test_process_that_is_stopped_while_it_starts_has_nothing_to_save(
 ) -> None:
     supervisor = bench.start(replace(child("a", "plain"), saves=True))
     assert supervisor.stop() == []
-    assert supervisor.states() == {"a": "was killed by SIGINT"}
+    assert supervisor.states() == {"a": "was killed by SIGTERM"}
 
 
 def test_orphaned_child_ends_after_parent_is_killed(bench: SupervisorBench) -> None:
