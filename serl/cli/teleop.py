@@ -94,11 +94,25 @@ def _add_actor(parser: argparse.ArgumentParser, purpose: str) -> None:
 
 
 def _actor_of(run: RunFolder, options: argparse.Namespace) -> str:
-    """Return the name of the actor that the command line means."""
-    from serl.datasets.person import ACTOR
+    """Return the name of the actor that the command line means.
 
-    own = ACTOR if read_session(run.path) is not None else _FIRST
-    return str(options.actor or own)
+    Raises:
+        BadInput: the run starts no actor of this name, and none was started in it.
+    """
+    from serl.datasets.person import ACTOR
+    from serl.ros.processes import actor_names
+
+    own = [ACTOR] if read_session(run.path) is not None else actor_names(run)
+    known = [*dict.fromkeys([*own, *_started(run)])]
+    name = str(options.actor or own[0])
+    if name not in known:
+        raise BadInput(f"--actor {name}: expected an actor of {run.path}: {', '.join(known)}")
+    return name
+
+
+def _started(run: RunFolder) -> list[str]:
+    """Return the names of the actors that have run so far."""
+    return [path.name for path in sorted(run.link(_FIRST).parent.glob("*")) if path.is_dir()]
 
 
 def add_device(parser: argparse.ArgumentParser, default: str | None = None) -> None:
@@ -154,7 +168,7 @@ def _others(run: RunFolder, actor: str) -> dict[str, RealArm | None]:
     """Return the other actors of a run: those that have run so far, or those that it starts."""
     from serl.ros.processes import actor_names
 
-    started = [path.name for path in sorted(run.link(actor).parent.glob("*")) if path.is_dir()]
+    started = _started(run)
     names = started if actor in started and len(started) > 1 else actor_names(run)
     return dict.fromkeys(name for name in names if name != actor) if actor in names else {}
 
@@ -346,10 +360,9 @@ def _drive(
     run = RunFolder.open(options.run).writable()
     spec = make_spec(make_task(run.config)).action
     check_arms(str(run.path), spec, len(devices))
-    records = read_session(run.path) is not None
+    records, actor = read_session(run.path) is not None, _actor_of(run, options)
     join_here(run)
     with RosNode("teleop", run.path, local=True) as node:
-        actor = _actor_of(run, options)
         topics = device_topics(actor, len(devices))
         hands = [
             Hand(device, mapping, RemoteHand(node, topic).send)

@@ -69,8 +69,19 @@ def test_teleop_drives_person_of_recording_and_first_actor_of_training(tmp_path:
         run.path, RecordingSession(purpose="demonstrations", wanted={"demonstrations": 1})
     )
     assert teleop_commands._actor_of(run, options) == "person"
-    named = cli.parse(["teleop", str(run.path), "--actor", "actor1"])
-    assert teleop_commands._actor_of(run, named) == "actor1"
+    run.link("right").mkdir(parents=True)
+    named = cli.parse(["teleop", str(run.path), "--actor", "right"])
+    assert teleop_commands._actor_of(run, named) == "right"
+
+
+def test_actor_that_does_not_exist_is_refused_with_those_that_do(tmp_path: Path) -> None:
+    settings = {"task": "reach", "actors": 2}
+    run = RunFolder.create(tmp_path, resolve(settings), datetime.now())
+    run.link("right").mkdir(parents=True)
+    for command in ("teleop", "console"):
+        options = cli.parse([command, str(run.path), "--actor", "actor2"])
+        with pytest.raises(BadInput, match=r"^--actor actor2: .*: actor0, actor1, right$"):
+            teleop_commands._actor_of(run, options)
 
 
 class FailingDevice:
