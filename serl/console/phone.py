@@ -16,6 +16,7 @@ import secrets
 import socket
 import ssl
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -35,12 +36,27 @@ CODE_DIGITS, CODE_VALID_S, CODE_TRIES = 8, 600.0, 5
 
 def check_host(host: str) -> None:
     """Raise `BadInput` unless a host is one IPv4 address, or one name, that a phone can open."""
-    if not _HOST.fullmatch(host) or host == "0.0.0.0":
+    wrong = not _HOST.fullmatch(host) or host == "0.0.0.0"
+    if wrong or (inside := _loopback_address(host)):
         here = own_address() or "192.168.1.20"
+        only = "" if wrong else f" is {inside} here, which no phone reaches"
         raise BadInput(
-            f"--console.host {host}: expected this machine's IPv4 address or name in the lab "
-            f"network, such as {here}"
+            f"--console.host {host}{only}: expected this machine's IPv4 address or name in the "
+            f"lab network, such as {here}"
         )
+
+
+def _loopback_address(name: str) -> str:
+    """Return the address of a name that only this machine reaches, as in `/etc/hosts`; else ""."""
+    with suppress(ValueError):
+        ipaddress.ip_address(name)
+        return ""
+    try:
+        found = [str(each[4][0]) for each in socket.getaddrinfo(name, None)]
+    except (OSError, UnicodeError):  # the latter: a label of more than 63 characters
+        return ""
+    inside = all(ipaddress.ip_address(each.partition("%")[0]).is_loopback for each in found)
+    return found[0] if inside else ""
 
 
 def own_address() -> str:

@@ -83,9 +83,31 @@ def test_check_host_refuses_invalid_host(host: str) -> None:
         check_host(host)
 
 
-def test_check_host_accepts_ipv4_address_or_name() -> None:
+@pytest.mark.parametrize(
+    ("found", "inside"),
+    [
+        ([], ""),
+        (["192.168.1.20", "127.0.1.1"], ""),
+        (["fe80::1%eth0"], ""),
+        (["127.0.1.1", "::1"], "127.0.1.1"),
+    ],
+)
+def test_check_host_refuses_name_of_this_machine_alone(
+    found: list[str], inside: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Debian gives the name of a machine the address 127.0.1.1, at which no phone can open it."""
+
+    def resolved(name: str, port: None) -> list[tuple[int, int, int, str, tuple[str, int]]]:
+        if not found:
+            raise OSError("unknown")
+        return [(2, 1, 6, "", (address, 0)) for address in found]
+
+    monkeypatch.setattr("socket.getaddrinfo", resolved)
     check_host("192.168.1.20")
-    check_host("robot-3.lab")
+    if not inside:
+        return check_host("robot-3.lab")
+    with pytest.raises(BadInput, match=f"robot-3.lab is {inside} here, which no phone reaches"):
+        check_host("robot-3.lab")
 
 
 def test_host_name_with_capitals_is_served_as_browsers_spell_it() -> None:
