@@ -23,7 +23,7 @@ from serl.cli.arguments import (
     integer,
     quoted,
 )
-from serl.cli.terminal import at_the_terminal, print_cut_boxes
+from serl.cli.terminal import HoldQuestions, Terminal, at_the_terminal, print_cut_boxes
 from serl.errors import BadInput, counted
 from serl.log.episode_reader import episode_paths
 from serl.loop import EpisodeKey, Result
@@ -330,11 +330,10 @@ def open_station(
         if not options.console:
             link = run.link(ACTOR)
             link.mkdir(parents=True, exist_ok=True)
-            yield RecordingStation(
-                robot,
-                HumanInput(TeleopMux(operators), StopLatch(link / "stopped"), run.path),
-                clock,
-            )
+            hold = StopLatch(link / "stopped")
+            human_input = HumanInput(TeleopMux(operators), hold, run.path)
+            terminal = Terminal(HoldQuestions(human_input))
+            yield RecordingStation(robot, human_input, clock, lambda: bool(terminal.serve()))
             return
         from serl.console.access import forget_address
         from serl.ros.processes import console_processes, join_here, run_processes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from serl.errors import SerlError
 from serl.guard.latch import GuardedArm
@@ -13,6 +13,9 @@ from serl.runs.config import TrainConfig
 from serl.runs.folder import RunFolder
 from serl.runs.guard_setup import describe_cut_boxes
 from serl.system.terminal import TerminalClosed, TerminalInput
+
+if TYPE_CHECKING:
+    from serl.teleop.human_input import HumanInput
 
 Waiting = Mapping[str, str]
 """Requested operator action by actor name; without actors that are not waiting."""
@@ -113,6 +116,42 @@ class Terminal:
         if hindrance and hindrance != self._printed_hindrance and lasts:
             _print_line(hindrance)
             self._printed_hindrance = hindrance
+
+
+class HoldQuestions:
+    """Questions of a recording without a page, in the place of an attendant's: what holds it.
+
+    Args:
+        human_input: the person's input, with the stop or pause that an answer ends.
+    """
+
+    is_interrupted = False
+
+    def __init__(self, human_input: HumanInput) -> None:
+        self._human_input = human_input
+
+    def question(self) -> str:
+        """Return the reason why the robot holds, and how to continue; empty while it may move."""
+        reason = self._human_input.hold.reason
+        return f"{reason}: Enter continues" if reason else ""
+
+    def means(self) -> str:
+        """Return the way to continue without a terminal: there is none."""
+        return "Ctrl-C"
+
+    def waiting(self, can_answer: bool) -> Waiting:
+        """Return no actor: the recording waits in this process."""
+        return {}
+
+    def hindrance(self) -> str:
+        """Return "": every answer succeeds."""
+        return ""
+
+    def answer(self) -> str:
+        """End the stop and the pause; return the result."""
+        self._human_input.hold.release()
+        self._human_input.resume()
+        return "take over to continue"
 
 
 def _print_line(text: str) -> None:

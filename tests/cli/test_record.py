@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import sys
 import time
 from pathlib import Path
 
@@ -84,6 +86,27 @@ def test_operator_records_resumes_and_undoes_demonstrations(
     assert cli.main(["demos", "undo", str(folder)]) == 0
     assert "demonstration 2 is undone, 1 are left" in capsys.readouterr().out
     assert len(episode_paths(folder / UNDONE)) == 1
+
+
+def test_operator_at_a_device_alone_continues_after_a_stop_by_enter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, (read, write) = tmp_path / "demos", os.pipe()
+
+    class Device(ScriptedDevice):
+        def read(self) -> DeviceReport:
+            if (folder / "link/person/stopped").exists():
+                os.write(write, b"\n")
+            return super().read()
+
+    device = Device(["halt", "yes"])
+    monkeypatch.setattr("serl.teleop.gamepad.open_gamepad", lambda path: device)
+    halt = '--teleop.gamepad.events={"yes": success, "halt": stop}'
+    with os.fdopen(read) as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        assert record(folder, "--demos", "1", halt) == 0
+    os.close(write)
+    assert "stopped by a scripted device: Enter continues" in capsys.readouterr().out
 
 
 def test_recording_on_arm_has_resets_and_reward_of_its_task_and_its_file(
