@@ -8,13 +8,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from serl.errors import SerlError
 from serl.system.files import read_bounded, write_atomic
 
-STOP_FILE = "stopped"
-"""Name of the file in which an actor stores a stop, in its link directory."""
+STOP_FILE, PAUSE_FILE = "stopped", "paused"
+"""Names of the files in which an actor stores a stop and a pause, in its link directory."""
 RELEASED = "released: resume to continue"
 
 _MAX_BYTES = 1024
@@ -47,7 +48,16 @@ class StopLatch:
         self.look: Callable[[], object] = lambda: None
         self.paused = self.inactive = ""
         self.stopped = read_stop(path)
+        self._pauses: Path | None = None
         self._lock = threading.Lock()  # a stop during a release must not be lost
+
+    def keep_pauses(self) -> None:
+        """Continue the pause of an earlier process, and store pauses from now on.
+
+        For a real arm: a person may be at work beside it when its process is started again.
+        """
+        self._pauses = self.path.with_name(PAUSE_FILE)
+        self.paused = self.paused or read_stop(self._pauses)
 
     @property
     def reason(self) -> str:
@@ -74,8 +84,12 @@ class StopLatch:
                 self.stopped = ""
 
     def pause(self, reason: str) -> None:
-        """Hold until `resume`; the first reason is kept."""
-        self.paused = self.paused or reason
+        """Hold until `resume`, even if the pause cannot be stored; the first reason is kept."""
+        if not self.paused:
+            self.paused = reason
+            if self._pauses is not None:
+                with suppress(OSError):
+                    write_atomic(self._pauses, reason.encode()[:_MAX_BYTES])
 
     def resume(self) -> None:
         """Resume motion.
@@ -88,6 +102,9 @@ class StopLatch:
         if self.inactive:
             raise SerlError(f"{self.inactive}: activate it")
         self.paused = ""
+        if self._pauses is not None:
+            with suppress(OSError):  # it is then paused after a restart
+                self._pauses.unlink(missing_ok=True)
 
     def wait_paused(self, is_ending: Callable[[], bool], period_s: float = 0.02) -> bool:
         """Block until active and not paused, or stopped, or ending; return whether it is ending.

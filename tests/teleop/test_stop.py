@@ -94,6 +94,24 @@ def test_wait_between_episodes_needs_release_and_resume(tmp_path: Path) -> None:
     assert latch.reason == ""
 
 
+def test_pause_of_an_arm_persists_across_restarts_until_resume(tmp_path: Path) -> None:
+    def started() -> StopLatch:
+        latch = StopLatch(tmp_path / "stopped")
+        assert not latch.reason, "in a simulation nobody is beside the arm"
+        latch.keep_pauses()
+        return latch
+
+    started().pause("the part is out of reach")
+    latch = started()
+    assert latch.reason == "the part is out of reach"
+    latch.resume()
+    latch = started()
+    assert not latch.reason
+    latch.stop("first")
+    latch.release()
+    assert started().reason == RELEASED, "the arm would move before it is resumed"
+
+
 def test_stop_ends_wait_between_steps(tmp_path: Path) -> None:
     latch = StopLatch(tmp_path / "stopped")
     latch.pause("lunch")

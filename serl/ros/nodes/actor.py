@@ -99,6 +99,8 @@ class _NodeSite(RunSite, Observer):
     ) -> None:
         self._people, self._station = people, station
         self._is_ending, self._episodes = is_ending, episodes
+        if station is not None:
+            people.hold.keep_pauses()
 
     def is_stopping(self) -> bool:
         """Block while paused; return whether the process has to end."""

@@ -192,6 +192,12 @@ def test_site_of_real_arm_waits_for_operator_and_simulation_continues(
     assert site.is_stopping(), "a paused site must also end"
 
 
+def test_actor_of_real_arm_that_is_started_again_stays_paused(make: Make) -> None:
+    make("node", True).people.hold.pause("the part is out of reach")
+    assert make("node", True).people.hold.paused == "the part is out of reach"
+    assert not make("node", False).people.hold.paused
+
+
 def test_site_uses_operator_input_of_the_stage_that_begins(make: Make) -> None:
     bench = make("node", False)
     desk = bench.site.attend(bench.robot, None)
