@@ -29,6 +29,7 @@ from serl.testing.samples import (
 from serl.training.replay import Replay
 from serl.types import ActionSource, End, EndReason, Episode, Step
 
+from .support.mutations import flip
 from .test_api import trained
 
 
@@ -189,9 +190,7 @@ def _refused(*_: object, **__: object) -> str:
 
 def test_damaged_episodes_and_missing_folder_are_refused(tmp_path: Path) -> None:
     (path,) = write_log(tmp_path, random_records(3))
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
+    flip(path)
     run = serl.open_run(tmp_path)  # reads no episode yet
     with pytest.raises(CorruptData, match=str(path)):
         _ = run.steps

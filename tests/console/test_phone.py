@@ -21,7 +21,7 @@ from serl.errors import BadInput
 
 from .browser import CHROMIUM, Page, tab
 from .conftest import show_state
-from .site import heard, refused, site
+from .site import Site, heard, refused, served, site
 
 LAB = "127.0.0.2"  # stands for this machine's address in the lab network
 in_chromium = pytest.mark.skipif(CHROMIUM is None, reason="NO PAGE TESTED: there is no Chromium")
@@ -173,17 +173,14 @@ def test_lab_address_needs_tls_and_matching_host_and_origin(
     asyncio.run(check())
 
 
-def test_console_without_lab_address_refuses_pairing_code() -> None:
-    async def check() -> None:
-        async with site() as here:
-            code = here.console.pairing.issue()
-            page = await here.client.ws_connect(f"{here.own}/socket", headers={"Origin": here.own})
-            await page.send_json({"pair": code})
-            assert await refused(page) == 4401
-            token = {"Authorization": f"Bearer {here.token}"}
-            assert (await here.ask("GET", "/phone", **token)).status == 404
-
-    asyncio.run(check())
+@served
+async def test_console_without_lab_address_refuses_pairing_code(here: Site) -> None:
+    code = here.console.pairing.issue()
+    page = await here.client.ws_connect(f"{here.own}/socket", headers={"Origin": here.own})
+    await page.send_json({"pair": code})
+    assert await refused(page) == 4401
+    token = {"Authorization": f"Bearer {here.token}"}
+    assert (await here.ask("GET", "/phone", **token)).status == 404
 
 
 def test_qr_code_and_pairing_code_need_token(certificate: Path) -> None:
@@ -196,24 +193,20 @@ def test_qr_code_and_pairing_code_need_token(certificate: Path) -> None:
     asyncio.run(check())
 
 
-def test_sockets_without_token_do_not_block_authenticated_page() -> None:
-    async def check() -> None:
-        async with site() as here:
-            page = await here.enter()
-            await heard(page, "state")
-            own = {"Origin": here.own}
-            waiting = [
-                await here.client.ws_connect(f"{here.own}/socket", headers=own)
-                for _ in range(MAX_ENTERING)
-            ]
-            assert await refused(await here.enter()) == 1013
-            await page.send_json({"type": "say", "what": "estop"})
-            assert (await heard(page, "answer"))["text"] == "did estop"
-            for each in waiting:
-                await each.close()
-            await heard(await here.enter(), "state")
-
-    asyncio.run(check())
+@served
+async def test_sockets_without_token_do_not_block_authenticated_page(here: Site) -> None:
+    page = await here.enter()
+    await heard(page, "state")
+    own = {"Origin": here.own}
+    waiting = [
+        await here.client.ws_connect(f"{here.own}/socket", headers=own) for _ in range(MAX_ENTERING)
+    ]
+    assert await refused(await here.enter()) == 1013
+    await page.send_json({"type": "say", "what": "estop"})
+    assert (await heard(page, "answer"))["text"] == "did estop"
+    for each in waiting:
+        await each.close()
+    await heard(await here.enter(), "state")
 
 
 async def _wait_until_unlocked(page: Page) -> None:

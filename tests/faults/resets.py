@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from serl import plugins
-from serl.agent import Agent
 from serl.clock import VirtualClock
 from serl.errors import NeedsPerson
 from serl.intervention import Event
@@ -20,30 +19,16 @@ from serl.policy import Policy, ZeroPolicy
 from serl.runs.config import resolve
 from serl.runs.scene_reset import make_scene_reset
 from serl.runs.task_setup import make_task
-from serl.testing import InProcess
 from serl.training.actor import Actor, ActorConfig
 from serl.training.arm_reset import ArmReset
-from serl.training.learned_policy import LearnedPolicy
 from serl.training.resets import SceneReset
 from serl.types import Action, ActionSource, End, Observation, Record, Step
 
-from ..support.acting import FakeSite
+from ..support.acting import DelegatingPolicy, FakeSite
 from .registry import REGISTRY, Level
 
 _STUCK_KG = 500.0
 _ATTEMPT_S = 6.0
-
-
-class _Acting(LearnedPolicy):
-    """Learned policy that acts as another policy does."""
-
-    def __init__(self, policy: Policy) -> None:
-        agent: Any = Agent
-        super().__init__(agent, InProcess())
-        self._policy = policy
-
-    def __call__(self, observation: Observation) -> Action:
-        return self._policy(observation)
 
 
 @REGISTRY.fault(
@@ -112,7 +97,7 @@ def _actor(
         EpisodeKey("run", "actor0", 1, 0),
         robot,
         task,
-        _Acting(policy or ZeroPolicy(robot.action_spec)),
+        DelegatingPolicy(policy or ZeroPolicy(robot.action_spec)),
         VirtualClock(robot.advance, task.config.rate_hz),
         [RecordCallback(records.append)],
         FakeSite(),

@@ -21,15 +21,11 @@ from serl.runs.verify import verify
 from serl.testing.samples import ACTOR, EPOCH, RUN, SPEC, encoded, random_records, write_log
 from serl.types import Arrival, LostRecord, place_after
 
+from ..support.mutations import flip
+
 LENGTHS = (2, 3, 4)
 RECORDS = random_records(*LENGTHS)
 SECOND = EpisodeName(EPOCH, 1)
-
-
-def flip(path: Path, place: float = 0.5) -> None:
-    data = bytearray(path.read_bytes())
-    data[int(len(data) * place)] ^= 1
-    path.write_bytes(data)
 
 
 def keys(arrivals: list[Arrival]) -> list[tuple[int, int, bool]]:
@@ -40,7 +36,7 @@ EXPECTED = [(each.key.episode, each.key.index, each.key.episode == 1) for each i
 
 
 def damage_summary(path: Path) -> None:
-    flip(path, 0.98)
+    flip(path, int(0.98 * path.stat().st_size))
 
 
 @pytest.mark.parametrize("damage", [flip, damage_summary])

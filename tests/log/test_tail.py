@@ -28,13 +28,9 @@ from serl.testing.samples import (
 )
 from serl.types import with_images
 
+from ..support.mutations import flip
+
 UNLIMITED = 1 << 40
-
-
-def flip(path: Path, place: int) -> None:
-    data = bytearray(path.read_bytes())
-    data[place] ^= 1
-    path.write_bytes(data)
 
 
 def first_record(path: Path) -> int:

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,12 @@ from serl.policy import RandomPolicy
 from serl.report.playback import CUT, ReplayRobot, replay
 from serl.specs import ArraySpec, ObservationSpec, Spec
 from serl.testing import FakeRobot, FakeTask, FakeTaskConfig, RobotSuite
-from serl.types import Action, ActionSource, End, Episode, Observation, Record, Step
+from serl.types import ActionSource, End, Episode, Observation, Record, Step
+
+from ..test_loop import LEFT, FakeOperator
 
 STOPPED = VirtualClock(lambda dt_s: None, 10.0)
 KEY = EpisodeKey("run", "actor", 7, 0)
-LEFT = np.array([-1.0, 0.0], np.float32)
 
 
 class CameraTask(FakeTask):
@@ -40,25 +41,6 @@ class CameraTask(FakeTask):
         return Observation(reading.state, {"top": picture}, {**reading.stamps, "top": 0.5})
 
 
-@dataclass
-class ScriptedOperator:
-    """Operator who drives left at the given ticks and sends events at others."""
-
-    drives: Collection[int] = ()
-    events_at: dict[int, Event] = field(default_factory=dict)
-    tick: int = -1
-
-    def begin(self) -> None:
-        self.tick = -1
-
-    def __call__(self) -> Action | None:
-        self.tick += 1
-        return LEFT if self.tick in self.drives else None
-
-    def events(self) -> tuple[Event, ...]:
-        return (self.events_at[self.tick],) if self.tick in self.events_at else ()
-
-
 SPEC = Spec(
     task="fake",
     observation=CameraTask.observation_spec,
@@ -68,7 +50,7 @@ SPEC = Spec(
 
 
 def record(
-    person: ScriptedOperator | None = None,
+    person: FakeOperator | None = None,
     expert: bool = False,
     interrupted_at: int = -1,
     breaks_at: int = -1,
@@ -131,17 +113,17 @@ def assert_equal(made: list[Record], recorded: Episode) -> None:
 CASES: dict[str, Callable[[], tuple[Result, Episode]]] = {
     "success": lambda: record(expert=True),
     "time limit": lambda: record(),
-    "a human drives in between": lambda: record(ScriptedOperator(drives={0, 3, 4, 9})),
-    "a human drives all the time": lambda: record(ScriptedOperator(drives=range(10))),
-    "a human sends success": lambda: record(ScriptedOperator({4}, {4: Event.SUCCESS})),
-    "a human sends failure": lambda: record(ScriptedOperator({}, {6: Event.FAILURE})),
-    "a human stops it": lambda: record(ScriptedOperator({2}, {5: Event.STOP})),
-    "a human stops it at the time limit": lambda: record(ScriptedOperator({}, {9: Event.RESET})),
+    "a human drives in between": lambda: record(FakeOperator(drives={0, 3, 4, 9})),
+    "a human drives all the time": lambda: record(FakeOperator(drives=range(10))),
+    "a human sends success": lambda: record(FakeOperator({4}, {4: Event.SUCCESS})),
+    "a human sends failure": lambda: record(FakeOperator({}, {6: Event.FAILURE})),
+    "a human stops it": lambda: record(FakeOperator({2}, {5: Event.STOP})),
+    "a human stops it at the time limit": lambda: record(FakeOperator({}, {9: Event.RESET})),
     "interrupted": lambda: record(interrupted_at=4),
     "a broken sensor": lambda: record(breaks_at=3),
     "a broken sensor at once": lambda: record(breaks_at=0),
     "a script": lambda: record(expert=True, chosen_by=ActionSource.SCRIPT),
-    "a script and a human": lambda: record(ScriptedOperator({1}), chosen_by=ActionSource.SCRIPT),
+    "a script and a human": lambda: record(FakeOperator({1}), chosen_by=ActionSource.SCRIPT),
 }
 
 
@@ -163,7 +145,7 @@ def test_replay_cases_cover_all_end_reasons_and_action_sources() -> None:
 
 
 def test_recording_read_from_disk_replays_equally(tmp_path: Path) -> None:
-    _, recorded = record(ScriptedOperator(drives={2, 3}))
+    _, recorded = record(FakeOperator(drives={2, 3}))
     with EpisodeLog(tmp_path, SPEC, KEY.run, KEY.actor, KEY.epoch) as log:
         for item in records_of(recorded):
             log.append(item)
@@ -223,4 +205,4 @@ class TestReplayRobot(RobotSuite):
     """Robot suite for a replay, which executes recorded actions instead of requested ones."""
 
     def make(self) -> ReplayRobot:
-        return ReplayRobot(record(ScriptedOperator(drives={1}))[1], SPEC)
+        return ReplayRobot(record(FakeOperator(drives={1}))[1], SPEC)

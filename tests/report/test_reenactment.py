@@ -23,7 +23,9 @@ from serl.runs.demonstrations import record_expert
 from serl.runs.folder import RunFolder
 from serl.runs.task_setup import make_spec, make_task
 from serl.training.evaluation import Purpose, start_seed
-from serl.types import Action, ActionSource, End, Episode, Record, Step
+from serl.types import Action, ActionSource, Episode, Record
+
+from .test_playback import as_episode
 
 LONG = {"task": "pick_cube", "seed": 3, "task_config": {"time_limit_s": 4.0}}
 CONFIG = resolve(
@@ -33,12 +35,6 @@ CONFIG = resolve(
 TASK = make_task(CONFIG)
 SPEC = make_spec(TASK)
 SIZE = (32, 24)
-
-
-def as_episode(records: list[Record]) -> Episode:
-    end = records[-1]
-    assert isinstance(end, End)
-    return Episode(tuple(item for item in records if isinstance(item, Step)), end)
 
 
 def train_episode(number: int, purpose: Purpose = Purpose.TRAINING, of: str = "actor0") -> Episode:

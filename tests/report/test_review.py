@@ -28,6 +28,8 @@ from serl.specs import Spec
 from serl.testing import FakeRobot, FakeTask, FakeTaskConfig, episode
 from serl.types import ActionSource, Record, Step
 
+from ..support.mutations import flip
+
 TASK = FakeTask()
 SPEC = Spec(
     task="fake",
@@ -211,9 +213,7 @@ def test_pick_selects_episode_by_number_and_actor() -> None:
 def test_damaged_episode_file_is_refused_with_name_and_byte(tmp_path: Path) -> None:
     record(tmp_path, records(0))
     path = tmp_path / "1-000000.mcap"
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
+    flip(path)
     with pytest.raises(CorruptData, match=r"1-000000.mcap: byte \d+: "):
         print_table(console(), recordings(tmp_path))
 

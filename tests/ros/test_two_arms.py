@@ -45,6 +45,7 @@ from .support.tracked import (
     answer_all,
     questions_until,
 )
+from .test_resets_on_an_arm import run_of, sealed
 
 pytestmark = [pytest.mark.ros, pytest.mark.slow]
 
@@ -61,21 +62,15 @@ def test_two_arms_train_and_reset_together_with_two_guards(tmp_path: Path, start
     sim.until("topics and services under /sim/left and /sim/right")
     command = start("train", "handover", "--robot", "pair.yaml", *SMALL, *LONG)
 
-    def run() -> RunFolder | None:
-        found = [path for path in tmp_path.glob("runs/*/*") if (path / "config.yaml").exists()]
-        return RunFolder.open(found[0]) if found else None
-
     def done() -> bool:
-        part = run()
-        return part is not None and len([*part.episodes("actor0").glob("*[0-9].mcap")]) >= (
-            2 * EPISODES
-        )
+        part = run_of(tmp_path)
+        return part is not None and sealed(part) >= 2 * EPISODES
 
     asked = questions_until(command, done, LONGEST_S)
     assert [each for each in asked if "newest message" not in each] == []  # a busy machine is late
     one_guard_stops_both(tmp_path, command)
     command.interrupt()
-    part = run()
+    part = run_of(tmp_path)
     assert part is not None
     command = start("run", part.path, "--robot", "pair.yaml", "--episodes", "1")
     answer_all(command, (*ARMS, MOVES, GOES_ON))

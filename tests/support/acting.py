@@ -176,10 +176,10 @@ class DelegatingPolicy(LearnedPolicy):
 
     def __init__(self, policy: Policy) -> None:
         super().__init__(ConstantAgent(), InProcess())
-        self._policy = policy
+        self.policy = policy
 
     def __call__(self, observation: Observation) -> Action:
-        return self._policy(observation)
+        return self.policy(observation)
 
 
 def train_in_this_process(patch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import re
 import struct
 from itertools import islice
 from math import prod
+from pathlib import Path
 from random import Random
 from zlib import crc32
 
@@ -88,6 +89,13 @@ def _reseal_metadata(body: bytes) -> bytes:
         return body
     found = metadata.pop("crc32", "")
     return body.replace(found.encode(), metadata_crc(metadata).encode()) if found else body
+
+
+def flip(path: Path, place: int | None = None) -> None:
+    """Flip one bit of a file, by default of the byte in its middle."""
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2 if place is None else place] ^= 1
+    path.write_bytes(data)
 
 
 def mutated(data: bytes, rng: Random) -> bytes:

@@ -11,37 +11,19 @@ import numpy as np
 import pytest
 
 from serl import plugins
-from serl.agent import Agent
 from serl.clock import VirtualClock
 from serl.errors import BadInput, SerlError
 from serl.loop import EpisodeKey, RecordCallback, Result
-from serl.policy import Policy, RandomPolicy
+from serl.policy import RandomPolicy
 from serl.runs.config import resolve, stage_configs
 from serl.runs.settings import run_settings
 from serl.runs.task_setup import make_task
 from serl.task import SimulatedTask
-from serl.testing import InProcess
 from serl.training.actor import Actor, ActorConfig
-from serl.training.learned_policy import LearnedPolicy
 from serl.training.stages import Stage, take_turns
-from serl.types import Action, ActionSource, End, Observation, Record, Step
+from serl.types import ActionSource, End, Observation, Record, Step
 
-from ..support.acting import FakeSite, FakeStarts
-
-
-class Acting(LearnedPolicy):
-    """Learned policy that acts as another policy does."""
-
-    def __init__(self, policy: Policy) -> None:
-        super().__init__(no_agent(), InProcess())
-        self.policy = policy
-
-    def __call__(self, observation: Observation) -> Action:
-        return self.policy(observation)
-
-
-def no_agent() -> Any:
-    return Agent
+from ..support.acting import DelegatingPolicy, FakeSite, FakeStarts
 
 
 class Bench:
@@ -60,7 +42,7 @@ class Bench:
                 EpisodeKey(name, "actor", 1, 0),
                 self.robot,
                 task,
-                Acting(task.expert(self.robot.truth, 0)),
+                DelegatingPolicy(task.expert(self.robot.truth, 0)),
                 VirtualClock(self.robot.advance, task.config.rate_hz),
                 [RecordCallback(self.records.append)],
                 site,
@@ -210,7 +192,7 @@ def test_joints_go_home_every_few_episodes_and_arm_returns_to_start() -> None:
 def test_reset_restores_scene_after_random_policies() -> None:
     bench, actor = make_resetting_bench("pick_cube")
     policy = actor.policy
-    assert isinstance(policy, Acting)
+    assert isinstance(policy, DelegatingPolicy)
     for seed in range(2):
         policy.policy = RandomPolicy(bench.robot.action_spec, seed)
         actor.episode()
@@ -257,7 +239,7 @@ def test_restarted_actor_starts_no_episode_in_solved_scene(name: str) -> None:
     task = make_task(config)  # a fresh task, as in a restarted process
     begun: list[bool] = []
 
-    class Started(Acting):
+    class Started(DelegatingPolicy):
         def begin(self) -> None:
             task.begin(bench.robot.observe())
             begun.append(task.is_success(bench.robot.truth()))

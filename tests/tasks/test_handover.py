@@ -10,6 +10,7 @@ from serl.policy import Policy
 from serl.runs.config import resolve
 from serl.runs.task_setup import make_spec, make_task
 from serl.sim.bimanual import SimPair
+from serl.task import Task
 from serl.tasks.handover import Handover, HandoverConfig
 from serl.types import Action, Observation, Outcome
 
@@ -30,7 +31,7 @@ def put(pair: SimPair, place_m: tuple[float, float, float]) -> None:
     pair.advance(0.1)
 
 
-def play(pair: SimPair, task: Handover, policy: Policy, steps: int) -> list[Outcome]:
+def play(pair: SimPair, task: Task, policy: Policy, steps: int) -> list[Outcome]:
     """Drive on from the current state until success or for `steps` steps."""
     outcomes = []
     for index in range(steps):

@@ -9,7 +9,9 @@ from serl.robot import Truth
 from serl.sim.bimanual import SimPair
 from serl.tasks.parts.belt import LINKS, links, turns
 from serl.tasks.timing_belt import TimingBelt, TimingBeltConfig, is_on, pulley
-from serl.types import Array, Outcome
+from serl.types import Array
+
+from .test_handover import play
 
 OPEN_LEFT = np.array((0, 0, 0, 1, 0, 0, 0, 0), np.float32)
 OPEN_BOTH = np.array((0, 0, 0, 1, 0, 0, 0, 1), np.float32)
@@ -19,18 +21,6 @@ DOWN = np.array((0, 0, -1, -1, 0, 0, -1, -1), np.float32)
 def make(**changes: Any) -> tuple[SimPair, TimingBelt]:
     task = TimingBelt(TimingBeltConfig(**changes))
     return SimPair(task.scene, task.config), task
-
-
-def play(pair: SimPair, task: TimingBelt, policy: Policy, steps: int) -> list[Outcome]:
-    """Drive on from the current state until success or for `steps` steps."""
-    outcomes = []
-    for index in range(steps):
-        pair.act(policy(task.observation(pair.observe())))
-        pair.advance(0.1)
-        outcomes.append(task.outcome(pair.observe(), index))
-        if outcomes[-1].success:
-            break
-    return outcomes
 
 
 def always(action: np.ndarray[Any, Any]) -> Policy:

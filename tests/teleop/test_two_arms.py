@@ -14,7 +14,7 @@ from serl.teleop.operator import Hands, Operator, OperatorConfig
 from serl.testing import FakeRobot
 from serl.types import Action
 
-from .bench import InputBench, SpaceMouseBench, gamepad_bench
+from .bench import SpaceMouseBench, gamepad_bench
 
 HABITS = OperatorConfig(hold_over_s=0.25, stale_s=0.15, lost_s=0.5, stuck_s=2.0)
 REST = "01 0000 0000 0000"
@@ -141,12 +141,8 @@ def test_stick_without_its_deadman_does_not_move_its_arm() -> None:
     person = Operator((left.device, right.device), gamepad.MAPPING, HABITS, spec, left.now_s)
     assert person() is None
     right.kernel.happen((3, 1, -32768))  # the stick drifts
-    _push(left)
+    left.push()
     assert moved(person()) == [1.0, 0.0, 0.0, 0.0]
-
-
-def _push(bench: InputBench) -> None:
-    bench.push()
 
 
 @pytest.mark.parametrize(

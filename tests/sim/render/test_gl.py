@@ -14,15 +14,13 @@ from serl import plugins
 from serl.errors import BadInput, SerlError
 from serl.sim.arm import SimArm
 from serl.sim.render import gl, ray
-from serl.tasks.pick_cube import PickCube
+
+from .test_appearance import picking
 
 
 @pytest.fixture(scope="module")
 def arm() -> SimArm:
-    task = PickCube()
-    arm = SimArm(task.scene, task.config)
-    arm.reset(1)
-    return arm
+    return picking()
 
 
 @pytest.fixture(scope="module")
