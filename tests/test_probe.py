@@ -11,7 +11,7 @@ import json
 import math
 import os
 import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -113,20 +113,23 @@ def machine() -> dict[str, str]:
 MACHINE = machine()  # before an agent sets the matmul precision of this process
 
 
-def check(name: str, found: str) -> None:
-    """Compare a hash with the record of this kind of machine, or record it if requested."""
+def check(name: str, values: Callable[[], Iterable[object]]) -> None:
+    """Compare a hash with the record of this kind of machine, or record it if requested.
+
+    Without a record to compare with, the values are not computed.
+    """
     records = json.loads(HASHES.read_text())
     known = next((record for record in records if record["machine"] == MACHINE), None)
     if os.environ.get("SERL_PROBE") == "write":
         if known is None:
             records.append(known := {"machine": MACHINE, "sha256": {}})
-        known["sha256"][name] = found
+        known["sha256"][name] = digest(values())
         HASHES.write_text(json.dumps(records, indent=1, sort_keys=True) + "\n")
     if known is None:
         pytest.skip(f"recorded on other machines: {[record['machine'] for record in records]}")
     if name not in known["sha256"]:
         pytest.skip("is newer than the record of this machine")
-    assert known["sha256"][name] == found
+    assert known["sha256"][name] == digest(values())
 
 
 def of_record(record: Record) -> Iterable[object]:
@@ -168,13 +171,21 @@ def recorded(settings: Mapping[str, Any], steps: int = 0) -> tuple[list[Record],
 
 @pytest.mark.parametrize("name", plugins.names("task"))
 def test_recorded_episodes_of_task_match_hash(name: str) -> None:
-    records = [record for records in recorded({"task": name}) for record in records]
-    check(f"task {name}", digest(value for record in records for value in of_record(record)))
+    def values() -> Iterable[object]:
+        for records in recorded({"task": name}):
+            for record in records:
+                yield from of_record(record)
+
+    check(f"task {name}", values)
 
 
 @pytest.mark.parametrize("name", LEARNERS)
 def test_learned_weights_match_hash(name: str) -> None:
-    settings = LEARNERS[name]
+    check(f"learner {name}", lambda: of_weights(learned(LEARNERS[name])))
+
+
+def learned(settings: Mapping[str, Any]) -> State:
+    """Return the state of an agent after `UPDATES` updates."""
     tuned = make_task(resolve(settings)).training_defaults()
     config = resolve(tuned, SMALL, settings)
     demonstrations, online = recorded(settings, steps=UPDATES + EPISODES)
@@ -183,28 +194,31 @@ def test_learned_weights_match_hash(name: str) -> None:
     learner = make_learner(config, transport, NullMetrics(), lambda *saved: None, demonstrations)
     while learner.progress.steps < UPDATES:
         assert learner.step()
-    check(f"learner {name}", digest(of_weights(learner.agent.state_dict())))
+    return learner.agent.state_dict()
 
 
 def test_guard_setpoints_match_hash() -> None:
+    check("guard", setpoint_values)
+
+
+def setpoint_values() -> Iterable[object]:
     """Cover targets in and out of the box, contacts, silence, and release of a protective stop."""
     loop = driving()
     rng = np.random.default_rng(0)
-    setpoints: list[Setpoint | None] = []
     for second in range(60):
         place = rng.uniform((0.25, -0.25, 0.0), (0.65, 0.25, 0.45))
         loop.target = Pose(tuple(place), DOWN)
         loop.mode = ("policy", "policy", "teleop", "reset", None)[second % 5]
         loop.force[2] = (0.0, 0.0, 16.0, 0.0, 0.0, 0.0, 31.0)[second % 7]
         loop.measured = {"pose", "joints", "wrench"} - ({"pose"} if second % 11 == 10 else set())
-        setpoints.extend(loop.tick() for _ in range(100))
+        for _ in range(100):
+            yield from of_setpoint(loop.tick())
         if loop.guard.state is GuardState.PROTECTIVE_STOP:
             loop.mode, loop.force[2] = None, 0.0
             loop.measured = {"pose", "joints", "wrench"}
             loop.tick(100)
             loop.guard.ack(loop.now_s)
             loop.guard.arm(loop.now_s)
-    check("guard", digest(value for setpoint in setpoints for value in of_setpoint(setpoint)))
 
 
 def of_setpoint(setpoint: Setpoint | None) -> Iterable[object]:
