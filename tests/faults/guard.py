@@ -218,19 +218,22 @@ def is_slowed(loop: Loop, turning: Mapping[int, float] = MappingProxyType({})) -
 )
 def joint_limit(folder: Path) -> None:
     for joint in range(7):
-        loop = driving()
-        loop.joints[joint] = 2.59  # 0.21 rad from the limit
+        loop, sign = driving(), 1.0 if joint % 2 else -1.0
+        loop.joints[joint] = sign * 2.59  # 0.21 rad from the limit
         assert not is_slowed(loop)
-        loop.joints[joint] = 2.61
+        loop.joints[joint] = sign * 2.61
         assert is_slowed(loop)
         assert loop.guard.state == "policy"
-        loop.joints[joint] = 2.71
+        loop.joints[joint] = sign * 2.71
         loop.ticks_until(GuardState.HOLD, limit=AT_ONCE + 1)
         assert f"joint {joint + 1}" in loop.guard.cause
         loop.mode, loop.target = "reset", START
         loop.ticks_until(GuardState.RESET, limit=20)
-        loop.joints[joint] = 2.76
+        loop.joints[joint] = sign * 2.76
         assert loop.ticks_until(GuardState.PROTECTIVE_STOP) <= AT_ONCE
+        loop.tick(60)
+        with pytest.raises(BadInput, match=f"joint {joint + 1} is 0.04 rad from its limit"):
+            loop.guard.ack(loop.now_s)
 
 
 @REGISTRY.fault(
@@ -290,7 +293,7 @@ def stuck(folder: Path) -> None:
             loop.fake.pose = Pose((0.45 + shift, 0.0, 0.2), quaternion)
             loop.tick()
         assert loop.guard.cause == "the arm does not follow"
-        assert away <= 20 + 32
+        assert 20 + 28 <= away <= 20 + 32
 
 
 @REGISTRY.fault(

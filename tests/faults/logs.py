@@ -93,6 +93,8 @@ def _fill(sizes_kb: Sequence[int], folder: Path) -> None:
         closing_failed = refusal(log.close)
         assert why in closing_failed or "No space" in closing_failed or not closing_failed
         assert "No space left" in why, why
+        needs = refusal(partial(recover, disk / ACTOR))  # a recovery may need more space
+        assert "No space left" in needs or not needs
         larger = Path(shutil.copytree(disk / ACTOR, folder / f"{size_kb}-mended"))
         # the refused record may have fitted on the disk except for its index
         assert recovered(larger) in (taken, taken + 1), size_kb

@@ -12,9 +12,6 @@ from serl.testing.fakes import FakeArm
 
 from ..support.guarding import DOWN, START, TICK_S, Loop, armed, driving, moves, numbers
 
-LIMIT = 2.8
-MARGIN = 0.1
-
 
 def recover(loop: Loop) -> None:
     """Acknowledge a protective stop and arm the guard again."""
@@ -252,44 +249,6 @@ def test_guard_slows_arm_in_contact_until_force_drops() -> None:
     loop.force = [0, 0, 11.9, 0, 0, 0]
     assert max_setpoint_speed(loop, 100) > 0.07
     assert loop.guard.state == "policy"
-
-
-@pytest.mark.parametrize("sign", [-1.0, 1.0])
-def test_guard_slows_then_holds_then_stops_arm_near_joint_limit(sign: float) -> None:
-    loop = driving()
-    loop.joints[3] = sign * (LIMIT - 2 * MARGIN - 0.001)
-    loop.tick(20)
-    assert max_setpoint_speed(loop, 10) > 0.07
-    loop.joints[3] = sign * (LIMIT - 2 * MARGIN + 0.001)
-    loop.tick(40)
-    assert max_setpoint_speed(loop, 20) <= 0.053
-    loop.joints[3] = sign * (LIMIT - MARGIN + 0.001)
-    loop.ticks_until(GuardState.HOLD, limit=2)
-    loop.tick(4)  # the joint reached this position fast
-    assert loop.guard.cause == "joint 4 is 0.10 rad from its limit"
-    loop.mode, loop.target = "reset", START
-    loop.ticks_until(GuardState.RESET, limit=20)  # a reset may still move the arm away
-    assert max_setpoint_speed(loop, 50) <= 0.05 + 1e-9
-    loop.joints[3] = sign * (LIMIT - 0.5 * MARGIN + 0.001)
-    loop.tick()
-    assert loop.guard.state == "protective stop"
-    loop.tick(60)
-    with pytest.raises(BadInput, match="joint 4"):
-        loop.guard.ack(loop.now_s)
-
-
-@pytest.mark.parametrize(
-    ("last", "cause"),
-    [
-        ([], "joints: 6 numbers, expected 7"),
-        *(([value], "joints is not finite") for value in (math.nan, math.inf, -math.inf)),
-    ],
-)
-def test_guard_holds_arm_with_missing_or_nonfinite_joints(last: list[float], cause: str) -> None:
-    loop = driving()
-    loop.joints = [0.0] * 6 + last
-    loop.ticks_until(GuardState.HOLD, limit=2)
-    assert loop.guard.cause == cause
 
 
 def test_guard_ignores_pose_jump_and_holds() -> None:

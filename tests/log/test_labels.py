@@ -10,15 +10,6 @@ from serl.log.annotations import LABELS_FILE, StepKey, append_labels, read_label
 FIRST, SECOND = StepKey(5, 0, 3), StepKey(5, 1, 0)
 
 
-def test_latest_label_counts_and_earlier_ones_are_kept(tmp_path: Path) -> None:
-    assert read_labels(tmp_path) == {}
-    assert append_labels(tmp_path, [(FIRST, 1), (SECOND, 0)], "script", 10.0) == 2
-    append_labels(tmp_path, [(FIRST, 0)], "person", 20.0)
-    assert read_labels(tmp_path) == {FIRST: 0, SECOND: 0}
-    assert (tmp_path / LABELS_FILE).read_text().count('"label": 1') == 1
-    assert '"by": "person"' in (tmp_path / LABELS_FILE).read_text()
-
-
 def test_cut_last_label_line_is_ignored(tmp_path: Path) -> None:
     append_labels(tmp_path, [(FIRST, 1), (SECOND, 1)], "script")
     path = tmp_path / LABELS_FILE

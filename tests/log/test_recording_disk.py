@@ -6,8 +6,6 @@ import errno
 import logging
 import os
 import resource
-import subprocess
-import sys
 import threading
 from collections import namedtuple
 from collections.abc import Callable, Iterator
@@ -208,58 +206,6 @@ def test_unwritable_folder_is_refused(tmp_path: Path) -> None:
         open_log(tmp_path / "file")
     with pytest.raises(BadInput, match="cannot write to"):
         open_log(tmp_path / "file" / "log")
-
-
-ON_TMPFS = """
-import subprocess, sys
-from pathlib import Path
-from serl.log.episode_reader import read_records
-from serl.errors import SerlError
-from serl.log.recovery import recover
-from serl.testing.samples import SPEC, encoded, open_log, random_records
-
-def mount(*options):
-    subprocess.run(["mount", "-t", "tmpfs", "-o", *options], check=True)
-
-records = random_records(*[10] * 10)
-expected = encoded(records)
-for kib in range(8, 308, 27):
-    folder = Path(sys.argv[1]) / str(kib)
-    folder.mkdir()
-    mount(f"size={kib}k", "tmpfs", str(folder))
-    taken = 0
-    try:
-        with open_log(folder / "log") as log:
-            for record in records:
-                log.append(record)
-                taken += 1
-    except SerlError as error:
-        assert "No space left" in str(error), error
-        try:  # there may be no space even for recovery; then it must change nothing
-            recover(folder / "log")
-        except SerlError as error:
-            assert "No space left" in str(error), error
-    mount("remount,size=5m", "tmpfs", str(folder))
-    recover(folder / "log")
-    found = encoded(read_records(folder / "log", SPEC))
-    assert len(found) >= taken, (kib, taken, len(found))
-    assert found == expected[: len(found)], kib
-    print(kib, taken)
-"""
-
-
-def test_full_disk_of_any_size_loses_no_appended_record(tmp_path: Path) -> None:
-    probe = ["unshare", "-rm", "mount", "-t", "tmpfs", "tmpfs", str(tmp_path)]
-    try:
-        subprocess.run(probe, check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"FULL DISK NOT TESTED: no tmpfs in a user namespace here: {error}")
-    script = ["unshare", "-rm", sys.executable, "-c", ON_TMPFS, str(tmp_path)]
-    done = subprocess.run(script, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    taken = [int(line.split()[1]) for line in done.stdout.splitlines()]
-    assert taken[0] < 10
-    assert taken[-1] == 110
 
 
 def test_new_folders_and_files_are_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from pathlib import Path
 from typing import Any
@@ -10,13 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
-from serl import plugins
 from serl.arm_profile import load_robot, read_robot, write_robot
-from serl.clock import VirtualClock
 from serl.errors import BadInput
-from serl.loop import EpisodeKey, RecordCallback
 from serl.motion import Box
-from serl.policy import Policy, RandomPolicy
 from serl.reset import ResetConfig
 from serl.runs.config import resolve, stage_configs
 from serl.runs.guard_setup import guarded_arm
@@ -24,12 +19,7 @@ from serl.runs.scene_reset import arm_settings, is_attended, make_scene_reset, r
 from serl.runs.settings import run_settings
 from serl.runs.task_setup import make_task
 from serl.system.settings_file import read_yaml
-from serl.training.actor import Actor, ActorConfig
-from serl.training.arm_reset import ArmReset
-from serl.types import ActionSource, End, Observation, Record, Step
 from serl.workspace import Workspace
-
-from ..support.acting import DelegatingPolicy, FakeSite
 
 EXAMPLES = Path(__file__).parents[2] / "docs/examples"
 HOME = {"reset": {"kind": "home", "home_m": [0.45, 0.0, 0.2]}}
@@ -269,47 +259,3 @@ def test_unknown_gains_and_conflicting_reset_kinds_are_refused(tmp_path: Path) -
         arm_run_settings(write_arm_file(tmp_path), reset={"gains": "soft"})
     with pytest.raises(BadInput, match=r"reset\.kind: home, but task_config\.auto_reset is true"):
         resolve({"task": "pick_cube", "task_config": {"auto_reset": True}, **HOME})
-
-
-class ObservingPolicy(DelegatingPolicy):
-    """Policy that delegates to another one and stores each episode's first reading."""
-
-    def __init__(self, policy: Policy, robot: Any) -> None:
-        super().__init__(policy)
-        self._robot, self.starts = robot, list[Observation]()
-
-    def begin(self) -> None:
-        self.starts.append(self._robot.observe())
-
-
-def test_arm_in_mujoco_starts_episodes_within_3_mm_of_drawn_pose() -> None:
-    settings = {"task_config": {"time_limit_s": 2.0}, "intervention": "none", **HOME}
-    config = run_settings("pick_cube", settings, {})
-    task = make_task(config)
-    robot: Any = plugins.make_simulation(task)
-    reset = make_scene_reset(config, task, robot, "actor0", 0)
-    assert isinstance(reset, ArmReset)
-    policy = ObservingPolicy(RandomPolicy(robot.action_spec, 1), robot)
-    records: list[Record] = []
-    actor = Actor(
-        EpisodeKey("run", "actor0", 1, 0),
-        robot,
-        task,
-        policy,
-        VirtualClock(robot.advance, task.config.rate_hz),
-        [RecordCallback(records.append)],
-        FakeSite(),
-        ActorConfig(),
-        reset,
-    )
-    draws = []
-    for _ in range(3):
-        actor.episode()
-        draws.append(reset.start.position)
-    assert len(set(draws)) == 3
-    for start, draw in zip(policy.starts, draws, strict=True):
-        assert 1e3 * math.dist(start.state["tcp_pose"][:3].tolist(), draw) < 3.0
-        assert start.state["gripper"][0] > 0.9
-    resets = [r for r in records if isinstance(r, Step) and r.source is ActionSource.SCRIPT]
-    assert {step.key.episode % 2 for step in resets} == {0}, "each reset is an episode of its own"
-    assert [end.text for end in records if isinstance(end, End)][::2] == ["success"] * 3

@@ -30,7 +30,6 @@ class CountingAgent:
         self.batches: list[Batch] = []
         self.normalised: Array | None = None
         self.broken = False
-        self.skipped = 0
 
     def act(self, observation: Observation, explore: bool) -> Action:
         return np.zeros(2, np.float32)
@@ -41,7 +40,7 @@ class CountingAgent:
     def update(self, batch: Batch) -> dict[str, float]:
         self.updates += 1
         self.batches.append(batch)
-        return {"q": float(self.updates), "critic_loss": 0.5, "skipped": self.skipped}
+        return {"q": float(self.updates), "critic_loss": 0.5}
 
     def actor_weights(self) -> State:
         return {"w": np.full(1, np.nan if self.broken else self.updates, np.float32)}

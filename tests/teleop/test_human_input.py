@@ -183,17 +183,6 @@ def test_repeated_event_is_ignored_by_every_input_of_actor(tmp_path: Path) -> No
         assert human_input.events() == ()
 
 
-def test_repeated_event_in_one_step_is_one_label(input_bench: HumanInputBench) -> None:
-    input_bench.callbacks[4] = lambda: (
-        input_bench.send_event(Event.SUCCESS)(),
-        input_bench.send_event(Event.SUCCESS)(),
-    )
-    assert input_bench.run().success
-    assert [line["label"] for line in input_bench.lines()] == [1], (
-        "the repeated event added a label"
-    )
-
-
 def test_scene_reset_accepts_no_label(input_bench: HumanInputBench) -> None:
     input_bench.chosen_by = ActionSource.SCRIPT
     answers: list[str] = []

@@ -51,17 +51,6 @@ def silenced(looks: int = 0, **axes: float) -> Bench:
     return bench
 
 
-def test_operator_drives_while_deadman_is_held_and_for_hold_over() -> None:
-    bench = Bench()
-    bench.pad.axes["x"] = 0.5
-    assert bench.tick() is None
-    bench.pad.hold()
-    assert moved(bench.tick()) == [0.5, 0.0]
-    bench.pad.hold(False)
-    assert moved(bench.tick()) == [0.0, 0.0], "the arm does not hold"
-    assert [bench.tick() is None for _ in range(4)] == [False, True, True, True]
-
-
 def test_motion_alone_takes_over_if_mapping_has_threshold() -> None:
     bench = Bench(BY_MOTION)
     bench.pad.axes["x"] = 0.05

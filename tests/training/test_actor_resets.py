@@ -10,7 +10,7 @@ from serl.teleop.mux import TeleopMux
 from serl.testing import FakeRobot
 from serl.training.evaluation import Purpose
 from serl.training.resets import EpisodeStarts, SceneReset
-from serl.types import Action, ActionSource, End, Observation, Step
+from serl.types import Action, ActionSource, End, Observation
 
 from ..support.acting import ActorBench, DelegatingPolicy
 
@@ -40,38 +40,9 @@ def never_ready(stage: ActorBench) -> list[int]:
     return asked
 
 
-def test_robot_stops_for_operator_after_three_failed_resets() -> None:
-    stage = ActorBench()
-    never_ready(stage)
-    request = "a person is needed: the reset failed 3 times"
-    with pytest.raises(NeedsPerson, match=request):
-        stage.run(1)
-    assert [end.text for end in stage.ends] == ["time limit"] * 3 + [request]
-    assert [end.key.index for end in stage.ends] == [20] * 3 + [1]
-    assert not any(end.success for end in stage.ends)
-    assert {step.source for step in stage.steps} == {ActionSource.SCRIPT}
-    assert stage.robot.stop_reason == request
-
-
 def ready_again(stage: ActorBench) -> None:
     """Mark the scene as restored: the task needs no further reset."""
     stage.task.reset = lambda reading: None  # type: ignore[method-assign]
-
-
-def test_operator_is_asked_once_and_actor_continues() -> None:
-    stage, asked = ActorBench(), []
-    never_ready(stage)
-
-    def help_out(reason: str) -> None:
-        asked.append((reason, stage.robot.stop_reason))
-        ready_again(stage)
-
-    stage.site.person = help_out
-    assert stage.actor.episode() is not None
-    reason = "a person is needed: the reset failed 3 times"
-    assert asked == [(reason, reason)]
-    assert not stage.robot.stop_reason
-    assert next(step.source for step in stage.steps if step.key.episode == 4) is ActionSource.POLICY
 
 
 def test_operator_is_asked_again_while_scene_is_not_restored() -> None:
@@ -166,22 +137,6 @@ def test_failed_joint_homing_is_logged_once_and_episodes_continue(
     assert {(end.text, end.success) for end in stage.ends[1::2]} == {("time limit", False)}
     policies = {step.key.episode for step in stage.steps if step.source is ActionSource.POLICY}
     assert len(policies) == 4
-
-
-def test_reset_that_needs_an_operator_is_not_attempted() -> None:
-    stage = ActorBench()
-
-    def reset(reading: Observation) -> Policy:
-        raise NeedsPerson("it fell off the table")
-
-    stage.task.reset = reset  # type: ignore[method-assign]
-    with pytest.raises(NeedsPerson, match="fell off"):
-        stage.actor.episode()
-    step, end = stage.records
-    assert isinstance(step, Step)
-    assert isinstance(end, End)
-    assert step.source is ActionSource.SCRIPT
-    assert end.text == stage.robot.stop_reason == "a person is needed: it fell off the table"
 
 
 def test_reset_ends_and_asks_operator_once_when_task_needs_person() -> None:

@@ -189,20 +189,6 @@ def test_reset_needs_person_when_gripper_lost_the_part_to_keep() -> None:
     assert reset(arm.observe()) is None
 
 
-def test_part_slipping_during_reset_needs_person() -> None:
-    arm = Arm(Pose((0.55, 0.15, 0.1), DOWN), part=0.4)
-    reset = arm_reset(arm, gripper="keep")
-    reset.begin()
-    script = reset(arm.observe())
-    assert script is not None
-    reset.prepare()
-    arm.act(script(arm.observe()))
-    arm.part = 0.0
-    arm.act(script(arm.observe()))
-    with pytest.raises(NeedsPerson, match="slipped"):
-        reset(arm.observe())
-
-
 PATH = [
     {"position_m": (0.5, -0.1, 0.15), "orientation": DOWN, "closed": True},
     {"position_m": (0.5, -0.1, 0.05), "orientation": DOWN, "closed": False},

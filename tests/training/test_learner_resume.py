@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from serl.errors import CorruptData, SerlError
-from serl.log.metrics import EpisodeRow, EventRow
+from serl.errors import CorruptData
+from serl.log.metrics import EpisodeRow
 from serl.training.learner_stats import restore_progress
 from serl.transport import MAX_LEAD, MAX_VERSION
 from serl.types import ActionSource, Step
@@ -129,32 +129,6 @@ def test_episode_resumed_midway_is_counted_in_full() -> None:
     (row,) = (row for _, row in second.metrics.rows_of(EpisodeRow))
     assert row.length == count_steps(records)
     assert row.weight_age <= 5  # skipped versions do not count
-
-
-def test_learner_restores_checkpoint_after_three_updates_that_are_not_finite() -> None:
-    bench = LearnerBench(checkpoint_every=10)
-    bench.transport.send(list(episodes(4)))
-    bench.run(15)
-    bench.saved.clear()
-    bench.agent.skipped = 2
-    bench.run(16)
-    assert bench.agent.updates == 16
-    bench.agent.skipped = 3
-    bench.learner.step()
-    assert bench.agent.updates == 16  # the checkpoint at the end of the last run
-    (event,) = (row.text for _, row in bench.metrics.rows_of(EventRow))
-    assert event == "the last 3 updates were not finite: going on with the parameters of step 16"
-    bench.agent.skipped = 0
-    bench.run(25)
-    assert bench.agent.updates == 16 + 25 - 17
-
-
-def test_learner_fails_when_restored_parameters_also_diverge() -> None:
-    bench = LearnerBench(checkpoint_every=10)
-    bench.agent.skipped = 3
-    bench.transport.send(list(episodes(1)))
-    with pytest.raises(SerlError, match="also from the parameters of step 0"):
-        bench.run(15)
 
 
 @pytest.mark.parametrize(
