@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import socket
 import subprocess
-import time
 from array import array
 from contextlib import closing
 from pathlib import Path
@@ -19,7 +18,7 @@ from serl.log.episode_log import EpisodeLog, LogConfig
 from serl.log.episode_reader import PART, EpisodeFile
 from serl.log.index import Index
 from serl.log.recovery import recover
-from serl.log.wire import Hello, WireFrame, actor_number, encode_frame, encode_hello, encode_record
+from serl.log.wire import WireFrame, actor_number, encode_frame, encode_hello
 from serl.ros.link import receiver as receiver_module
 from serl.ros.link.receiver import LearnerTransport
 from serl.ros.node import RosNode
@@ -39,18 +38,6 @@ from .conftest import LIMIT_S, SPEC, Run, arrived, expected, record, shipped
 pytestmark = pytest.mark.ros
 
 
-def test_learner_refuses_actor_with_another_spec_and_names_difference(run: Run) -> None:
-    run.announce("a", 1, SPEC.model_copy(update={"rate_hz": 20.0}))
-    with RosNode("learner", run.folder) as node:
-        transport = LearnerTransport(node, SPEC, run.folder.name)
-        link = run.start_link("a")
-        message = _refusal(link)
-        assert link.returncode == 2
-        assert "rate_hz: 20.0 != 10.0" in message
-        assert message.count("\n") == 1
-        assert transport.actors == set()
-
-
 def test_learner_refuses_actor_of_another_run(run: Run) -> None:
     run.announce("a", 1)
     with RosNode("learner", run.folder) as node:
@@ -68,84 +55,28 @@ def test_refusal_is_printed_in_one_line_without_control_characters(run: Run) -> 
         assert _refusal(link) == "the learner refused actor 'a': \\x1b[2Jgone\\nfor good\n"
 
 
-def test_undecodable_record_refuses_stream(run: Run) -> None:
-    run.act("a", 1, episodes=1)
-    with RosNode("learner", run.folder) as node:
-        frames = node.publisher(TRANSITIONS)
-        transport = LearnerTransport(node, SPEC, run.folder.name, {("a", 1): 50})
-        link = run.start_link("a")
-        eventually(lambda: transport.actors == {"a"})
-        number = actor_number(run.folder.name, "a")
-        frames.publish(to_cdr(*encode_frame(WireFrame(number, 1, 50, b"nonsense"))))
-        eventually(lambda: transport.receive() or not transport.actors)
-        assert "record 50" in _refusal(link)
-        assert transport.cursors == {("a", 1): 50}
-
-
-def test_record_out_of_order_refuses_stream(run: Run) -> None:
-    """Refuse the actor; the learner continues without storing the record."""
-    rng, number = np.random.default_rng(0), actor_number(run.folder.name, "a")
-    with RosNode("learner", run.folder) as node:
-        transport = LearnerTransport(node, SPEC, run.folder.name)
-        hellos, frames = node.publisher(ACTORS), node.publisher(TRANSITIONS)
-        eventually(lambda: hellos.get_subscription_count() and frames.get_subscription_count())
-        hello = Hello(run.folder.name, "a", 1, SPEC, "0" * 32, "here")
-        hellos.publish(String(data=encode_hello(hello).decode()))
-        eventually(lambda: transport.actors == {"a"})
-        for sequence, index in enumerate((0, 1, 3)):
-            payload = encode_record(record(Key(run.folder.name, "a", 1, 0, index), rng))
-            frames.publish(to_cdr(*encode_frame(WireFrame(number, 1, sequence, payload))))
-        assert arrived(transport, 2) == expected("a", 1, 1)[:2]
-        eventually(lambda: transport.receive() or not transport.actors)
-        assert transport.counts["refused"] == 1
-        assert transport.cursors == {("a", 1): 2}
-
-
-def test_invalid_frames_are_counted_and_do_not_affect_the_stream(run: Run) -> None:
+def test_invalid_messages_are_counted_and_do_not_affect_the_stream(run: Run) -> None:
     run.act("a", 1, episodes=4)
-    with RosNode("learner", run.folder) as node:
-        frames = node.publisher(TRANSITIONS)
+    number = actor_number(run.folder.name, "a")
+    good = b"".join(encode_frame(WireFrame(number, 1, 0, b"x" * 100)))
+    broken = [b"", b"x", good[:-1], good[:3] + b"y" + good[4:], good + b"z"]
+    with RosNode("learner", run.folder) as node, RosNode("stranger", run.folder) as stranger:
         transport = LearnerTransport(node, SPEC, run.folder.name)
-        eventually(lambda: frames.get_subscription_count() == 1)
-        frame = WireFrame(actor_number(run.folder.name, "a"), 1, 0, b"x" * 100)
-        good = b"".join(encode_frame(frame))
-        broken = [b"", b"x", good[:-1], good[:3] + b"y" + good[4:], good + b"z"]
+        topics = [stranger.publisher(topic) for topic in (ACTORS, TRANSITIONS, ACKS)]
+        hellos, frames, acks = topics
+        run.start_link("a")
+        eventually(lambda: all(topic.get_subscription_count() for topic in topics))
+        hellos.publish(b"\x00\x01\x00\x00\x03\x00\x00\x00\xff\xff\x00")  # not UTF-8
         for payload in broken:
             frames.publish(to_cdr(payload))
         frames.publish(to_cdr(*encode_frame(WireFrame(7, 1, 0, b"from nobody"))))
-        eventually(lambda: transport.counts["stranger"] == 1)
-        assert transport.counts["corrupt"] == len(broken)
-        run.start_link("a")
-        assert arrived(transport, 200) == expected("a", 1, 4)
-        assert transport.counts["refused"] == 0
-
-
-def test_undecodable_messages_do_not_stop_reception(run: Run) -> None:
-    run.act("a", 1, episodes=4)
-    with RosNode("learner", run.folder) as node, RosNode("stranger", run.folder) as stranger:
-        transport = LearnerTransport(node, SPEC, run.folder.name)
-        hellos, acks = stranger.publisher(ACTORS), stranger.publisher(ACKS)
-        run.start_link("a")
-        eventually(lambda: hellos.get_subscription_count() and acks.get_subscription_count())
-        hellos.publish(b"\x00\x01\x00\x00\x03\x00\x00\x00\xff\xff\x00")  # not UTF-8
         acks.publish(b"\x00\x01\x00\x00\xff\xff\xff\x7f")
         acks.publish(UInt64MultiArray(data=array("Q", (1, 2))))
-        number = actor_number(run.folder.name, "a")
         acks.publish(UInt64MultiArray(data=array("Q", (number, 1, 1 << 60, 1 << 62, 0))))
         assert arrived(transport, 200) == expected("a", 1, 4)
-        eventually(lambda: transport.counts["corrupt"] > 0)
-
-
-def test_transport_accepts_twenty_actors_at_once(run: Run) -> None:
-    names = {f"actor{number}" for number in range(20)}
-    with RosNode("learner", run.folder) as node:
-        transport = LearnerTransport(node, SPEC, run.folder.name)
-        hellos = node.publisher(ACTORS)
-        eventually(lambda: hellos.get_subscription_count() == 1)
-        for name in names:
-            hello = Hello(run.folder.name, name, 1, SPEC, "0" * 32, "here")
-            hellos.publish(String(data=encode_hello(hello).decode()))
-        eventually(lambda: transport.actors == names)
+        eventually(lambda: transport.counts["corrupt"] == 1 + len(broken))
+        eventually(lambda: transport.counts["stranger"] == 1)
+        assert transport.counts["refused"] == 0
 
 
 def test_received_records_are_acknowledged_at_the_next_receive(run: Run) -> None:
@@ -291,47 +222,6 @@ def test_second_actor_with_same_name_is_refused_and_first_continues(run: Run) ->
     with RosNode("learner", run.folder) as node, Index(run.folder / "index.sqlite") as index:
         LearnerTransport(node, SPEC, run.folder.name, claim=index.claim)  # restarted learner
         assert line == _refusal(other.start_link("a"))
-
-
-def test_actor_keeps_one_stream_over_many_restarts(run: Run) -> None:
-    number = actor_number(run.folder.name, "a")
-    with RosNode("learner", run.folder) as node:
-        transport = LearnerTransport(node, SPEC, run.folder.name)
-        hellos, frames = node.publisher(ACTORS), node.publisher(TRANSITIONS)
-        eventually(lambda: hellos.get_subscription_count() and frames.get_subscription_count())
-        for epoch in (*range(1, 40), 1, 40):
-            hello = Hello(run.folder.name, "a", epoch, SPEC, "0" * 32, "here", time.time_ns())
-            hellos.publish(String(data=encode_hello(hello).decode()))
-            frame = encode_frame(WireFrame(number, epoch, 0, b"waiting"))
-
-            def is_accepted(frame: Any = frame, before: int = transport.counts["accepted"]) -> bool:
-                frames.publish(to_cdr(*frame))
-                return transport.counts["accepted"] > before
-
-            eventually(is_accepted)
-        assert len(transport._streams) == 1
-        assert not any(transport.cursors.values())
-
-
-def test_transport_drops_frames_beyond_its_buffer(run: Run) -> None:
-    """Send without a window; frames beyond the buffer are dropped and counted as full."""
-    number = actor_number(run.folder.name, "a")
-    with RosNode("learner", run.folder) as node:
-        transport = LearnerTransport(node, SPEC, run.folder.name)
-        hellos, frames = node.publisher(ACTORS), node.publisher(TRANSITIONS)
-        hello = Hello(run.folder.name, "a", 1, SPEC, "0" * 32, "here")
-        eventually(lambda: hellos.get_subscription_count() and frames.get_subscription_count())
-        hellos.publish(String(data=encode_hello(hello).decode()))
-        eventually(lambda: transport.actors == {"a"})
-
-        def flood() -> bool:
-            first = transport.counts["accepted"]
-            for sequence in range(first, first + 100):
-                frames.publish(to_cdr(*encode_frame(WireFrame(number, 1, sequence, b"x"))))
-            return transport.counts["full"] > 0
-
-        eventually(flood)
-        assert transport.counts["accepted"] == 1024
 
 
 def _record(run: Run, epoch: int, index: int) -> Step | End:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -38,7 +39,7 @@ from serl.specs import Spec
 from serl.transport import MAX_LEAD
 from serl.types import Arrival, Key, Step
 
-from ..conftest import SPEC, Run, record
+from ..conftest import SPEC, Run, arrived, expected, record
 
 pytestmark = pytest.mark.ros
 
@@ -55,14 +56,14 @@ class Sender:
         self._hellos, self._frames = node.publisher(ACTORS), node.publisher(TRANSITIONS)
         self._run = run
 
-    def introduce(self, actor: str, spec: Spec = SPEC, epoch: int = 1, sent_ns: int = 0) -> None:
+    def introduce(self, actor: str, spec: Spec = SPEC, epoch: int = 1) -> None:
         eventually(self._frames.get_subscription_count)
         eventually(self._hellos.get_subscription_count)
-        hello = Hello(self._run, actor, epoch, spec, "0" * 32, "here", sent_ns)
+        hello = Hello(self._run, actor, epoch, spec, "0" * 32, "here", time.time_ns())
         self._hellos.publish(String(data=encode_hello(hello).decode()))
 
-    def send(self, actor: str, sequence: int, payload: bytes) -> None:
-        frame = WireFrame(actor_number(self._run, actor), 1, sequence, payload)
+    def send(self, actor: str, sequence: int, payload: bytes, epoch: int = 1) -> None:
+        frame = WireFrame(actor_number(self._run, actor), epoch, sequence, payload)
         self._frames.publish(to_cdr(*encode_frame(frame)))
 
     def record(self, actor: str, episode: int, index: int) -> bytes:
@@ -76,6 +77,17 @@ RNG = np.random.default_rng(0)
 def index(run: Run) -> Iterator[Index]:
     with Index(run.folder / "index.sqlite") as index:
         yield index
+
+
+@pytest.fixture
+def ends(run: Run) -> Iterator[tuple[LearnerTransport, Sender]]:
+    """Yield the transport of a learner, and a sender that has introduced the actor `a`."""
+    with RosNode("learner", run.folder) as node:
+        transport = LearnerTransport(node, SPEC, run.folder.name)
+        sender = Sender(node, run.folder.name)
+        sender.introduce("a")
+        eventually(lambda: transport.actors == {"a"})
+        yield transport, sender
 
 
 def test_stream_with_wrong_next_episode_after_restart_is_refused(run: Run, index: Index) -> None:
@@ -105,7 +117,7 @@ def test_link_that_starts_again_while_records_are_decoded_is_accepted(
         node.subscribe(ACKS, lambda ack: answered.extend(ack.data[1:2] if ack.data[0] else []))
         transport = LearnerTransport(node, SPEC, name)
         sender = Sender(node, name)
-        sender.introduce("a", sent_ns=1)
+        sender.introduce("a")
         eventually(lambda: transport.actors == {"a"})
 
         def answered_last(epoch: int) -> bool:
@@ -118,8 +130,8 @@ def test_link_that_starts_again_while_records_are_decoded_is_accepted(
 
         def interrupted(payload: Buffer, spec: Spec) -> Arrival:
             monkeypatch.undo()
-            for sent_ns, epoch in ((2, 0), (3, 1)):
-                sender.introduce("a", epoch=epoch, sent_ns=sent_ns)
+            for epoch in (0, 1):
+                sender.introduce("a", epoch=epoch)
                 eventually(partial(answered_last, epoch))
             return decode_arrival(payload, spec)
 
@@ -130,23 +142,56 @@ def test_link_that_starts_again_while_records_are_decoded_is_accepted(
 
 
 def test_bytes_in_buffer_are_limited_over_all_actors(
-    run: Run, monkeypatch: pytest.MonkeyPatch
+    ends: tuple[LearnerTransport, Sender], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transport_module, "_MAX_WAITING_BYTES", 10_000)
-    with RosNode("learner", run.folder) as node:
-        transport = LearnerTransport(node, SPEC, run.folder.name)
-        sender = Sender(node, run.folder.name)
-        for actor in ("a", "b"):
-            sender.introduce(actor)
-        eventually(lambda: transport.actors == {"a", "b"})
-        sender.send("a", 0, bytes(9_000))
-        sender.send("a", 1, bytes(9_000))
-        eventually(lambda: transport.counts["accepted"] == 2)
-        sender.send("b", 0, bytes(10))
-        eventually(lambda: transport.counts["full"] == 1)
-        transport.receive()
-        sender.send("b", 0, bytes(10))
-        eventually(lambda: transport.counts["accepted"] == 3)
+    transport, sender = ends
+    sender.introduce("b")
+    eventually(lambda: transport.actors == {"a", "b"})
+    sender.send("a", 0, bytes(9_000))
+    sender.send("a", 1, bytes(9_000))
+    eventually(lambda: transport.counts["accepted"] == 2)
+    sender.send("b", 0, bytes(10))
+    eventually(lambda: transport.counts["full"] == 1)
+    transport.receive()
+    sender.send("b", 0, bytes(10))
+    eventually(lambda: transport.counts["accepted"] == 3)
+
+
+def test_transport_drops_frames_beyond_its_buffer(ends: tuple[LearnerTransport, Sender]) -> None:
+    """Send without a window; frames beyond the buffer are dropped and counted as full."""
+    transport, sender = ends
+
+    def flood() -> bool:
+        first = transport.counts["accepted"]
+        for sequence in range(first, first + 100):
+            sender.send("a", sequence, b"x")
+        return transport.counts["full"] > 0
+
+    eventually(flood)
+    assert transport.counts["accepted"] == 1024
+
+
+def test_transport_accepts_twenty_actors_at_once(ends: tuple[LearnerTransport, Sender]) -> None:
+    transport, sender = ends
+    names = {f"actor{number}" for number in range(20)}
+    for name in names:
+        sender.introduce(name)
+    eventually(lambda: transport.actors == names | {"a"})
+
+
+def test_actor_keeps_one_stream_over_many_restarts(ends: tuple[LearnerTransport, Sender]) -> None:
+    transport, sender = ends
+    for epoch in (*range(2, 40), 1, 40):
+        sender.introduce("a", epoch=epoch)
+
+        def is_accepted(epoch: int = epoch, before: int = transport.counts["accepted"]) -> bool:
+            sender.send("a", 0, b"waiting", epoch)
+            return transport.counts["accepted"] > before
+
+        eventually(is_accepted)
+    assert len(transport._streams) == 1
+    assert not any(transport.cursors.values())
 
 
 def test_actor_beyond_the_actors_setting_is_refused(run: Run) -> None:
@@ -169,19 +214,28 @@ def test_actor_beyond_the_actors_setting_is_refused(run: Run) -> None:
         assert transport.actors == {"left", "right"}
 
 
-def test_record_with_unpublished_policy_version_is_refused(run: Run) -> None:
-    name = run.folder.name
-    with RosNode("learner", run.folder) as node:
-        transport = LearnerTransport(node, SPEC, name)
-        sender = Sender(node, name)
-        sender.introduce("a")
-        eventually(lambda: transport.actors == {"a"})
-        step = record(Key(name, "a", 1, 0, 0), RNG)
-        assert isinstance(step, Step)
-        sender.send("a", 0, encode_record(replace(step, policy_version=MAX_LEAD + 1)))
-        eventually(lambda: transport.counts["accepted"] == 1)
-        assert transport.receive() == []
-        assert transport.actors == set()
+@pytest.mark.parametrize("wrong", ["undecodable", "out of order", "of an unpublished policy"])
+def test_wrong_record_refuses_its_stream(
+    ends: tuple[LearnerTransport, Sender], run: Run, wrong: str
+) -> None:
+    """Refuse the actor; the learner continues without storing the record."""
+    transport, sender = ends
+    step = record(Key(run.folder.name, "a", 1, 0, 1), RNG)
+    assert isinstance(step, Step)
+    payloads = {
+        "undecodable": b"nonsense",
+        "out of order": sender.record("a", 0, 3),
+        "of an unpublished policy": encode_record(replace(step, policy_version=MAX_LEAD + 1)),
+    }
+    sender.send("a", 0, sender.record("a", 0, 0))
+    sender.send("a", 1, payloads[wrong])
+    eventually(lambda: transport.counts["accepted"] == 2)
+    assert arrived(transport, 1) == expected("a", 1, 1)[:1]
+    eventually(lambda: transport.receive() or not transport.actors)
+    (stream,) = transport._streams.values()
+    assert stream.refused.startswith("record 1: ")
+    assert transport.counts["refused"] == 1
+    assert transport.cursors == {("a", 1): 1}
 
 
 def test_actor_name_that_is_no_folder_name_is_rejected(tmp_path: Path) -> None:
