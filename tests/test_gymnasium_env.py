@@ -115,15 +115,6 @@ def test_pixel_observation_of_task_without_cameras_is_refused() -> None:
         TaskEnv("reach", observe="pixels")
 
 
-def test_make_accepts_task_settings() -> None:
-    env: Any = gymnasium.make("serl/Reach-v0", task_config={"time_limit_s": 1.0}).unwrapped
-    assert env.task.config.max_steps == 10
-    with pytest.raises(BadInput, match="task_config"):
-        TaskEnv(env.task, task_config={"time_limit_s": 1.0})
-    with pytest.raises(BadInput, match="time_limit"):
-        gymnasium.make("serl/Reach-v0", task_config={"time_limit": 1.0})
-
-
 def test_vector_environment_steps_several_tasks() -> None:
     envs = gymnasium.make_vec("serl/Reach-v0", num_envs=3, vectorization_mode="sync")
     for seed in (1, None):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from serl.agent import Agent
 from serl.agents.encoders import Encoder
 from serl.agents.losses import critic_loss
 from serl.agents.networks import Group, descend
@@ -14,6 +15,7 @@ from serl.agents.resnet import Trunk
 from serl.agents.sac import SAC
 from serl.errors import BadInput
 from serl.specs import ArraySpec, ObservationSpec, Spec
+from serl.testing import AgentSuite
 from serl.types import Batch, Observation
 
 from .conftest import ACTION, ROWS, config, equal
@@ -34,6 +36,13 @@ SEEING = {"encoder_channels": (4, 8), "latent": 6}
 
 def make(seed: int = 0, **settings: object) -> SAC:
     return SAC.create(SPEC, config(**SEEING, **settings), seed)
+
+
+class TestSACWithCameras(AgentSuite):
+    rows = 2 * ROWS
+
+    def make(self) -> tuple[Agent, Spec]:
+        return make(), SPEC
 
 
 def pictures(rows: int, seed: int) -> dict[str, np.ndarray[tuple[int, ...], np.dtype[np.uint8]]]:
@@ -134,17 +143,6 @@ def test_only_critic_loss_trains_encoder() -> None:
     assert all(part.any() for name, part in parts.items() if name.endswith("weight"))
 
 
-def test_update_that_is_not_finite_leaves_encoder_unchanged() -> None:
-    agent = make()
-    before = agent.state_dict()
-    batch = make_batch(ROWS * agent.config.utd)
-    batch.reward[:] = np.nan
-    agent.update(batch)
-    after = agent.state_dict()
-    names = [name for name in before if name.startswith(("encoder", "critic", "target"))]
-    assert equal({n: before[n] for n in names}, {n: after[n] for n in names})
-
-
 def test_critic_learns_reward_visible_only_in_images() -> None:
     agent = make(utd=1, batch_size=ROWS, learning_rate=1e-2)
     batch = make_batch(ROWS)
@@ -159,27 +157,6 @@ def test_critic_learns_reward_visible_only_in_images() -> None:
     values = agent.networks.values(agent.critic.flat, seen, tensors.action).mean(0)
     assert values[::2].min() > 0.7
     assert values[1::2].max() < 0.3
-
-
-def test_actor_weights_include_the_encoder() -> None:
-    learner, actor = make(seed=0), make(seed=1)
-    seen = observation()
-    assert not np.array_equal(learner.act(seen, False), actor.act(seen, False))
-    weights = learner.actor_weights()
-    assert {name.split(".")[0] for name in weights} == {"actor", "encoder", "normaliser"}
-    actor.load_actor_weights(weights)
-    assert np.array_equal(learner.act(seen, False), actor.act(seen, False))
-    assert not np.array_equal(actor.act(seen, False), actor.act(observation(5), False))
-
-
-def test_agent_with_encoder_resumes_bit_identically() -> None:
-    first, second = make(), make(seed=9)
-    before, after = (make_batch(ROWS * first.config.utd, seed) for seed in range(2))
-    first.update(before)
-    second.load_state_dict(first.state_dict())
-    for agent in (first, second):
-        agent.update(after)
-    assert equal(first.state_dict(), second.state_dict())
 
 
 def test_parameter_groups_of_one_loss_move_or_skip_together() -> None:
@@ -356,13 +333,6 @@ def test_named_but_missing_trunk_weights_are_refused(tmp_path: Path) -> None:
     line = r"agent\.trunk .*absent\.safetensors: no such file; expected weights of a ResNet-10"
     with pytest.raises(BadInput, match=line):
         make(encoder="resnet10", trunk=tmp_path / "absent.safetensors")
-
-
-def test_damaged_trunk_weights_are_refused(trunk_file: Path, tmp_path: Path) -> None:
-    path = tmp_path / "cut.safetensors"
-    path.write_bytes(trunk_file.read_bytes()[:-100])
-    with pytest.raises(BadInput, match=r"cut\.safetensors"):
-        make(encoder="resnet10", trunk=path)
 
 
 @pytest.mark.parametrize("trunk", [False, True])

@@ -168,10 +168,11 @@ def test_import_command_prints_progress_before_output_path(
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal
     monkeypatch.setenv("TERM", "xterm")
-    out = tmp_path / "trunk.safetensors"
-    assert cli.main(["encoder", "import", str(source), "--out", str(out)]) == 0
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cli.main(["encoder", "import", str(source)]) == 0
     printed = "".join(capsys.readouterr())
-    assert printed.index("converting") < printed.index(f"trunk: {out}")
+    summary = f"trunk: {tmp_path}/serl/resnet10.safetensors\nparameters: 4,905,792\n"
+    assert printed.index("converting") < printed.index(summary)
 
 
 def test_import_does_not_overwrite_other_files(source: Path, tmp_path: Path) -> None:

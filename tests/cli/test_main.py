@@ -27,9 +27,7 @@ from serl.runs.folder import RunFolder
 from serl.system.video import read_video
 from serl.training.evaluation import Evaluation
 
-from ..agents.resnet10_reference import stand_in
 from ..runs.test_deployment import trained
-from ..support.pickled import pickled_parameters
 from .conftest import Serl, make_run, refused, save_checkpoint
 
 
@@ -281,25 +279,6 @@ def test_run_supervises_its_console(
     monkeypatch.setattr("serl.ros.processes.run_processes", lambda *rest: nullcontext(policy))
     assert serl("run", trained(tmp_path, 100).path, "--console")[0] == cli.DONE
     assert checks == ["console"]
-
-
-def test_encoder_import_is_idempotent_and_never_overwrites(
-    serl: Serl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    Path("resnet10_params.pkl").write_bytes(pickled_parameters(stand_in()))
-    code, first, _ = serl("encoder", "import", "resnet10_params.pkl")
-    assert code == cli.DONE
-    assert first.startswith(f"trunk: {tmp_path}/serl/resnet10.safetensors\nparameters: 4,905,792\n")
-    assert serl("encoder", "import", "resnet10_params.pkl") == (code, first, "")
-    _, other, _ = serl("encoder", "import", "resnet10_params.pkl", "--out", "trunk.safetensors")
-    assert other.splitlines()[1:] == first.splitlines()[1:]
-    Path("other.pkl").write_bytes(pickled_parameters(stand_in(seed=11)))
-    line = refused(serl, "encoder", "import", "other.pkl", "--out", "trunk.safetensors")
-    assert "trunk.safetensors: holds another trunk; remove it, or give another --out" in line
-    assert "resnet10_params.pkl: " in refused(
-        serl, "encoder", "import", "other.pkl", "--out", "resnet10_params.pkl"
-    )
 
 
 def test_eval_refuses_damaged_checkpoint(serl: Serl, tmp_path: Path) -> None:

@@ -69,7 +69,10 @@ MISTAKES = {
     "train reach --robot franka --demos 0 --trial_actions sampled": "real arm take the mode of",
     "train reach --robot frank": "expected one of franka, kinova_gen3, sim,",
     "train handover --robot sim": "driven by 'bimanual' in this process only",
-    "train reach --agent.algorithm ppo": "unknown agent 'ppo': expected one of bc, hybrid, sac,",
+    "train reach --agent.algorithm ppo": "agent.algorithm: unknown agent 'ppo': expected one of bc",
+    "train reach --intervention nobody": "intervention: unknown person 'nobody': expected one of e",
+    "train reach --reward.kind mine": "reward.kind: unknown reward 'mine': expected one of class",
+    "train reach --transport.kind udp": "transport.kind: unknown transport 'udp': expected one of",
     # options
     "train reach --step 100": "train: unknown option --step; did you mean --steps?",
     "train reach --agent.utdd 8": "agent.utdd: unknown setting; did you mean 'agent.utd'?",

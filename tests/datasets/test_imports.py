@@ -184,32 +184,6 @@ def test_export_without_episodes_to_export_is_refused_in_one_line(
     assert error.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    ("changed", "line"),
-    [
-        ({"fps": 30}, "another embodiment (so100): rate 30 Hz != 10 Hz"),
-        ({"fps": "nan"}, "so100: rate: expected a positive number, found 'nan'"),
-        (
-            {"names": ["shoulder", "elbow"]},
-            "another embodiment (so100): action shoulder elbow != x y z yaw gripper",
-        ),
-    ],
-)  # fmt: skip
-def test_import_refuses_another_embodiment_and_names_difference(
-    exported: Path,
-    tmp_path: Path,
-    changed: dict[str, object],
-    line: str,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    folder = tmp_path / "so100"
-    copy_as_foreign(exported / "lerobot", folder, changed)
-    words = ["demos", "import", str(folder), "--task", "pick_cube", "--out", str(tmp_path / "new")]
-    assert main(words) == 2
-    assert line in capsys.readouterr().err
-    assert not (tmp_path / "new").exists()
-
-
 def test_import_of_foreign_lerobot_ends_at_last_observation(
     recording: Recording, exported: Path, tmp_path: Path
 ) -> None:

@@ -204,17 +204,6 @@ def test_import_map_with_unknown_entry_is_refused(tmp_path: Path) -> None:
         import_episodes(tmp_path, transitions_of(1, 1.0), mapping)
 
 
-def test_hostile_pickle_executes_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "demos.pkl"
-    path.write_bytes(b"\x80\x04cposix\nsystem\n\x8c\x0ctouch pwned!\x85R.")
-    words = ["demos", "import", str(path), "--task", "reach", "--out", str(tmp_path / "out")]
-    assert cli.main(words) == 2
-    assert "'posix.system'" in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
-
-
 def test_import_command_makes_recording_that_replay_accepts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

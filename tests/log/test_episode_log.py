@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +8,7 @@ import pytest
 from mcap.reader import NonSeekingReader, make_reader
 
 from serl.errors import BadInput, SpecMismatch
-from serl.log.episode_reader import PART, read_records
+from serl.log.episode_reader import read_records
 from serl.log.recovery import recover
 from serl.specs import Spec
 from serl.testing.samples import (
@@ -108,36 +105,3 @@ def test_epoch_cannot_be_used_twice(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="already has episodes of the epoch"):
         open_log(tmp_path)
     open_log(tmp_path, EPOCH + 1).close()
-
-
-WRITER = """
-import sys
-from pathlib import Path
-from serl.testing.samples import open_log, random_records
-with open_log(Path(sys.argv[1])) as log:
-    for number, record in enumerate(random_records(*[5] * 100), start=1):
-        log.append(record)
-        print(number, flush=True)
-    input()
-"""
-
-
-@pytest.mark.parametrize("wanted", [1, 123])
-def test_killed_writer_keeps_every_appended_record(tmp_path: Path, wanted: int) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", WRITER, str(tmp_path / "log")],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as writer:
-        assert writer.stdout is not None
-        appended = 0
-        while appended < wanted:
-            appended = int(writer.stdout.readline())
-        writer.send_signal(signal.SIGKILL)
-        appended = max([appended, *(int(line) for line in writer.stdout if line.endswith("\n"))])
-    recover(tmp_path / "log")
-    assert not list((tmp_path / "log").glob(f"*{PART}"))
-    found = encoded(list(read_records(tmp_path / "log", SPEC)))
-    assert len(found) >= appended
-    assert found == encoded(random_records(*[5] * 100))[: len(found)]

@@ -145,16 +145,6 @@ def test_plugin_settings_are_checked(
     assert not (outside / "runs").exists()
 
 
-@pytest.mark.parametrize(("name", "named"), NAMED_BY.items())
-def test_unknown_plugin_name_lists_known_names(
-    name: str, named: str, outside: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(["train", "reach", f"--{named}=nobody"]) == cli.BAD_INPUT
-    error = capsys.readouterr().err
-    assert re.match(rf"serl: {named}: unknown \w+ 'nobody': expected one of .*, or a .py f", error)
-    assert error.count("\n") == 1
-
-
 def test_plugin_settings_are_saved_and_reloaded(outside: Path) -> None:
     config = _of_all(outside)
     run = RunFolder.create(outside / "runs", config, datetime.now())

@@ -33,6 +33,8 @@ from serl.testing.samples import equal, random_observation, random_step
 from serl.training.learner import Learner
 from serl.types import ActionSource, End, EndReason, Key, Record
 
+from ..support.mutations import flip
+
 STEPS, EPISODE = 100, 13
 ACTORS = ("a", "b")
 SETTINGS: dict[str, Any] = {
@@ -168,12 +170,6 @@ def interleave(streams: list[list[Record]]) -> Iterator[Record]:
             yield record
 
 
-def flip(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
-
-
 def whole_state(learner: Learner) -> dict[str, np.ndarray[Any, Any]]:
     """Return the parameters, optimisers, generators, and a batch from replay."""
     batch = learner.replay.sample(64)
@@ -303,14 +299,6 @@ def test_episode_of_unknown_format_is_not_quarantined(run: RecordedRun) -> None:
     with pytest.raises(CorruptData, match=str(foreign)):
         run.learn(STEPS, killed=False)
     assert foreign.exists()
-
-
-def test_only_damaged_checkpoints_prevent_resume(run: RecordedRun) -> None:
-    run.learn(0, killed=False)
-    for path in checkpoint_paths(run.folder.checkpoints):
-        (path / "info.json").unlink()
-    with pytest.raises(CorruptData, match="no sound checkpoint"):
-        run.learn(STEPS, killed=False)
 
 
 def test_resume_with_other_code_version_is_logged(

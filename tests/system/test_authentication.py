@@ -116,14 +116,6 @@ def test_verify_returns_padded_message_of_valid_signature(message: bytes) -> Non
     assert bytes(verify(KEY, signed) or b"") == message.ljust(len(signed) - TAG_BYTES, b"\0")
 
 
-@settings(deadline=None)
-@given(message=st.binary(max_size=300), at=st.integers(min_value=0), flip=st.integers(1, 255))
-def test_verify_rejects_message_with_one_changed_byte(message: bytes, at: int, flip: int) -> None:
-    signed = bytearray(sign(KEY, message))
-    signed[at % len(signed)] ^= flip
-    assert verify(KEY, bytes(signed)) is None
-
-
 def test_signature_is_valid_for_one_key_topic_and_run_only() -> None:
     signed = sign(topic_key(KEY, "/run_1/actors"), b"hello")
     assert verify(topic_key(KEY, "/run_1/actors"), signed)
