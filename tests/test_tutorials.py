@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 from serl import plugins
-from serl.cli.main import main
+from serl.cli.main import BAD_INPUT, main
 from serl.log.episode_reader import episode_paths
-from serl.runs.checkpoint import checkpoint_paths
+from serl.runs.checkpoint import checkpoint_paths, load
 from serl.runs.folder import RunFolder
 from serl.testing import SimulatedTaskSuite, failures
 
@@ -306,12 +306,17 @@ def test_learner_and_actor_in_two_terminals(
         learner.until(lambda: shell.newest_run().path != before.path)
         run = shell.newest_run()
         learner.until((run.path / "ros_domain").exists)
-        next_command = f"next: serl eval {run.path.relative_to(shell.folder)}"
-        with shell.start(f"{NEWEST_RUN}; {ACTOR}") as actor:
-            assert next_command in actor.succeed(LIMIT_S)
-        assert next_command in learner.succeed(LIMIT_S)
-    assert checkpoint_paths(run.checkpoints)
-    assert run.actors() == ["actor0"]
+        with shell.start(f"{NEWEST_RUN}; {ACTOR.replace('actor0', 'somebody')}") as actor:
+            of_actor, of_learner = (each.succeed(LIMIT_S) for each in (actor, learner))
+    assert "somebody: episodes 0, link" in of_actor
+    assert "| steps -/40 | " in of_learner
+    for printed in (of_actor, of_learner):
+        assert f"next: serl eval {run.path.relative_to(shell.folder)}" in printed
+    assert load(checkpoint_paths(run.checkpoints)[-1]).info["trained"] == {"somebody": 40}
+    assert run.actors() == ["somebody"]
+    assert run.config.demo_paths == (recorded.resolve(),)
+    assert not run.demonstrations.exists()
+    assert main(["actor", str(run.path)]) == BAD_INPUT, "nothing is left to do"
 
 
 @pytest.mark.ros

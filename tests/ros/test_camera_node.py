@@ -16,12 +16,11 @@ from sensor_msgs.msg import CameraInfo
 
 from serl.camera import View
 from serl.errors import Silent
-from serl.guard.camera_monitor import CameraFault, CameraMonitor
 from serl.ros.arm.camera import RosCamera, cell_camera, info_topic
 from serl.ros.environment import meet_others
 from serl.ros.node import RosNode
 from serl.ros.testing.processes import eventually
-from serl.types import ActionSource, Image, Observation
+from serl.types import Image
 from serl.workspace import CellCamera
 
 from ..system.test_cameras import RED, write_film
@@ -48,10 +47,10 @@ class Bench:
         words = ("camera", name, "--file", str(self.film), *CELL, *options)
         return self.processes.start("-m", "serl.cli.main", *words)
 
-    def camera(self, name: str, oldest_s: float = AGE_S, **known: Any) -> RosCamera:
+    def camera(self, name: str, **known: Any) -> RosCamera:
         views = {name: View(camera=name, width=32, height=24)}
         cell = CellCamera(topic=f"/cell/arm/{name}", rate_hz=20.0, **known) if known else None
-        return cell_camera(self.node, "arm", name, views, oldest_s, cell)
+        return cell_camera(self.node, "arm", name, views, AGE_S, cell)
 
 
 @pytest.fixture(scope="module")
@@ -111,38 +110,15 @@ def test_cell_profile_reads_and_crops_compressed_camera(bench: Bench) -> None:
     assert newest(left)[0]["wrist"].shape == (24, 32, 3)
 
 
-def test_unplugged_camera_is_reported_and_raises_fault_after_200_ms(
+def test_unplugged_camera_is_reported_and_ends_its_node(
     bench: Bench, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """End the film to emulate an unplugged camera; its last image becomes too old."""
+    """End the film to emulate an unplugged camera."""
     bench.film = write_film(tmp_path / "side.avi", 80)
-    camera = bench.camera("side", oldest_s=60.0)  # the feed accepts any age
-    watch = CameraMonitor({"side": View(camera="side", width=32, height=24).spec})
+    camera = bench.camera("side")
     process = bench.start("side")
     eventually(lambda: is_fresh(camera))
     assert process.wait(60.0) == 0
-    ended_s = time.monotonic()
     assert "camera side: " in (output := capfd.readouterr().out)
     assert "side.avi ended" in output
-    eventually(lambda: has_fault(camera, watch))
-    last_s = camera.images()[1]
-    with pytest.raises(CameraFault, match=r"camera side: its image is .* s old, over 0.2 s"):
-        watch.check(reading(camera, last_s + 0.21))
-    watch.on_begin(ActionSource.POLICY)
-    watch.check(reading(camera, last_s + 0.19))
-    assert last_s < ended_s
-
-
-def reading(camera: RosCamera, now_s: float) -> Observation:
-    """Return an observation of the camera's images with a robot stamp of `now_s`."""
-    images, taken_s = camera.images()
-    return Observation({}, images, {"robot": now_s, **dict.fromkeys(images, taken_s)})
-
-
-def has_fault(camera: RosCamera, watch: CameraMonitor) -> bool:
-    try:
-        watch.on_begin(ActionSource.POLICY)
-        watch.check(reading(camera, time.monotonic()))
-    except CameraFault:
-        return True
-    return False
+    eventually(lambda: not is_fresh(camera))

@@ -158,44 +158,6 @@ async def _enter_by_code(training: Training, lab: str, code: str, certificate: s
         await heard(page, "state")
 
 
-def test_clients_without_token_or_allowed_origin_move_nothing(training: Training) -> None:
-    asyncio.run(_send_as_unauthorized_clients(training))
-    assert human_segments(training.log) == []
-    assert training.endings == []
-    assert training.command.is_running
-
-
-async def _send_as_unauthorized_clients(training: Training) -> None:
-    own = training.door.url.rstrip("/")
-    push = '{"type": "drive", "motion": [1, 0, 0, 0, 0, 0, 0], "hands": true}'
-    stop = '{"type": "say", "what": "estop"}'
-    async with aiohttp.ClientSession() as client:
-        for token in ("", "wrong"):
-            page = await client.ws_connect(f"{own}/socket", headers={"Origin": own})
-            for frame in (f'{{"token": "{token}"}}', '{"type": "take"}', push, stop):
-                await page.send_str(frame)
-            assert (await page.receive()).type is aiohttp.WSMsgType.CLOSE
-        for headers in (
-            {"Origin": "http://evil.example"},
-            {"Origin": own, "Host": "evil.example"},
-            {},
-        ):
-            with pytest.raises(aiohttp.WSServerHandshakeError):
-                await client.ws_connect(f"{own}/socket", headers=headers)
-        post = await client.post(f"{own}/report", headers={"Origin": "http://evil.example"})
-        assert post.status == 403
-        page = await client.ws_connect(f"{own}/socket", headers={"Origin": own}, max_msg_size=0)
-        await page.send_str(f'{{"token": "{training.door.token}"}}')
-        await page.send_str('{"type": "take"}')
-        await page.send_str(push + " " * (64 << 10))
-        while (await page.receive()).type not in {
-            aiohttp.WSMsgType.CLOSE,
-            aiohttp.WSMsgType.CLOSED,
-        }:
-            pass
-        assert page.close_code == 1009
-
-
 def test_training_with_console_publishes_joint_states(training: Training) -> None:
     received: list[Any] = []
     assert training.run.config.ros.publish_state, "the console enables it"

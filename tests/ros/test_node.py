@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.impl.implementation_singleton import rclpy_implementation
@@ -124,13 +123,6 @@ def test_node_ignores_known_rclpy_errors_during_shutdown(
     except RuntimeError as found:
         raised.append(found)
     assert raised == expected
-
-
-def test_local_node_opens_no_network_socket(tmp_path: Path) -> None:
-    before = set(psutil.Process().net_connections("inet"))  # sockets of other tests
-    with RosNode("a", tmp_path) as node:
-        node.publisher(ACTORS)
-        assert set(psutil.Process().net_connections("inet")) <= before
 
 
 def test_stats_monitor_keeps_values_and_age_of_every_source(tmp_path: Path) -> None:

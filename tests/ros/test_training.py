@@ -14,7 +14,6 @@ import pytest
 from std_srvs.srv import Trigger
 
 import serl
-from serl.cli import main as cli
 from serl.log.episode_reader import episode_paths, read_episode, read_records
 from serl.log.metrics import MetricsRow, read_metrics
 from serl.ros.node import RosNode
@@ -249,53 +248,6 @@ def _both_contribute(command: Command, run: RunFolder) -> bool:
 
 def _files(run: RunFolder, actor: str) -> list[Path]:
     return episode_paths(run.episodes(actor))
-
-
-def record_demonstrations(folder: Path, *words: str) -> Path:
-    """Record two demonstrations of reach with `serl record`."""
-    settings = [f"--{name}={TINY[name]}" for name in TINY if name.startswith("task_config.")]
-    words = ("record", "reach", "--demos", "2", "--out", str(folder), *settings, *words)
-    assert cli.main(words) == 0
-    return folder
-
-
-def test_learner_and_actor_commands_train_together(tmp_path: Path, start: Start) -> None:
-    demos = record_demonstrations(tmp_path / "demos")
-    learner = start("learner", "reach", **TINY, steps=100, demo_paths="[demos]")
-    run = learner.run_folder()
-    assert run.config.demo_paths == (demos,)
-    learner.until((run.path / "ros_domain").exists)
-    actor = start("actor", run.path, "--name", "somebody")
-    assert "| steps -/100 | " in learner.succeed()
-    assert trained(run) == {"somebody": 100}
-    assert "somebody: episodes 0, link" in actor.succeed()  # it ends with the training
-    assert [path.name for path in sorted(run.path.glob("episodes/*"))] == ["somebody"]
-    assert logged(run, "somebody") >= 100
-    assert not run.demonstrations.exists()
-    assert cli.main(["actor", str(run.path)]) == cli.BAD_INPUT  # nothing left to do
-
-
-@pytest.mark.parametrize(
-    ("task", "settings", "difference"),
-    [
-        ("reach", ["--task_config.rate_hz=20"], "rate_hz: 20.0 != 10.0"),
-        ("pick_cube", [], 'task: "pick_cube" != "reach"'),
-    ],
-)
-def test_learner_rejects_demonstrations_of_another_spec_or_task(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-    task: str,
-    settings: list[str],
-    difference: str,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert cli.main(["record", task, "--demos", "1", "--out", "demos", *settings]) == 0
-    tiny = [f"--{name}={value}" for name, value in TINY.items()]
-    assert cli.main(["learner", "reach", *tiny, "--demo_paths=[demos]"]) == cli.BAD_INPUT
-    line = capfd.readouterr().err.splitlines()[-1]
-    assert line == f"serl: demos: demonstrates something else: {difference}"
 
 
 @pytest.mark.xdist_group("moving_arm")

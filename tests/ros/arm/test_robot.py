@@ -22,14 +22,12 @@ from serl.arm_profile import ArmProfile, Channel
 from serl.errors import BadInput, NeedsPerson, SerlError, Silent
 from serl.robot import Homing, Robot
 from serl.ros.arm.camera import picture_topic
-from serl.ros.arm.controller import settle_controller
 from serl.ros.arm.guard_topics import COMMAND_GRIPPER, COMMAND_POSE, HEARTBEAT
 from serl.ros.arm.robot import RosArm
 from serl.ros.arm.topics import SENSOR, check_types, of_robot, topic_of
 from serl.ros.conversions import image_message, nanoseconds_of
 from serl.ros.feed import Feed
 from serl.ros.node import RosNode
-from serl.ros.services import Remote
 from serl.ros.testing.bench import SPAWN
 from serl.ros.testing.processes import eventually
 from serl.runs.config import resolve
@@ -196,27 +194,6 @@ def test_arm_sets_controller_gains_and_reads_them_back(arm: RosArm, bench: Bench
     bench.misbehave("stubborn")
     with pytest.raises(SerlError, match="controller is active"):
         arm.__enter__()
-
-
-class Forgetful:
-    """A controller that accepts parameters without applying them."""
-
-    def set_parameters(self, node: str, values: object) -> None:
-        assert node == CONTROLLER
-
-    def get_parameters(self, node: str, names: list[str]) -> dict[str, object]:
-        found = {**PROFILE.controller.parameters, "task.k_pos_x": 1.0, "limit_error": None}
-        return {name: found[name] for name in names}
-
-    def wait(self, condition: object, limit_s: float) -> bool:
-        return False
-
-
-def test_settle_controller_names_gains_that_were_not_applied() -> None:
-    with pytest.raises(SerlError) as caught:
-        settle_controller(cast(Remote, Forgetful()), ROBOT, PROFILE)
-    assert "task.k_pos_x is 1.0, expected 2000.0" in str(caught.value)
-    assert "limit_error is None, expected True" in str(caught.value)
 
 
 @pytest.mark.parametrize("found", [0.3, 0.7])
