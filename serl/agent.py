@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 import numpy as np
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, Field
 
 from serl.plugins import PluginName
 from serl.specs import Spec
 from serl.system.settings_file import HomePath
-from serl.types import Action, Array, Batch, Observation
+from serl.types import Action, Array, Batch, FrozenModel, Observation
 
 State = Mapping[str, np.ndarray[Any, Any]]
 """Arrays by dotted name, in a form that safetensors can store."""
@@ -97,7 +97,7 @@ EncoderWeights = Annotated[
 ]
 
 
-class AgentConfig(BaseModel):
+class AgentConfig(FrozenModel):
     """Settings common to all algorithms; other parts of serl rely on them.
 
     An algorithm with further settings subclasses this model as its `Config`.
@@ -138,8 +138,6 @@ class AgentConfig(BaseModel):
         device: torch device; "auto" for CUDA where available.
         threads: torch threads of this process; None keeps torch's default.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     algorithm: PluginName = "sac"
     discount: float = Field(0.97, gt=0.0, le=1.0)

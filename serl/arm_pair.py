@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from serl.bimanual import LEFT, RIGHT
 from serl.errors import BadInput
@@ -31,6 +31,7 @@ from serl.motion import Axis, Box, Motion, Pose
 from serl.system.files import expand_home
 from serl.system.json_fields import short
 from serl.system.settings_file import checked, read_yaml
+from serl.types import FrozenModel
 
 SIDES = {"left": LEFT, "right": RIGHT}
 """Prefix of the names of an arm, by its key in the file of a pair."""
@@ -41,7 +42,7 @@ _PLANES: tuple[tuple[Axis, Axis], ...] = (("x", "y"), ("roll", "pitch"))
 """Pairs of axes that a turn about z mixes."""
 
 
-class PairedArm(BaseModel):
+class PairedArm(FrozenModel):
     """One arm of a pair; in a file, its profile alone stands for it.
 
     Attributes:
@@ -51,8 +52,6 @@ class PairedArm(BaseModel):
         quarter_turns: turns of its base about z of the common frame, each by 90 degrees; None for
             those of the task's scene.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     profile: Annotated[str, AfterValidator(expand_home)]
     namespace: str = Field("/", pattern=_NAMESPACE)
@@ -74,7 +73,7 @@ class PairedArm(BaseModel):
         return self
 
 
-class ArmPair(BaseModel):
+class ArmPair(FrozenModel):
     """The file of a pair of arms.
 
     Attributes:
@@ -83,8 +82,6 @@ class ArmPair(BaseModel):
         clearance_m: least distance between the positions that the guards allow to both tools,
             along the axis that separates them best: half a hand on either side of a plane.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     left: PairedArm
     right: PairedArm

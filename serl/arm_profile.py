@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Literal, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from serl import plugins
 from serl.compliance import AXES as AXES
@@ -24,6 +24,7 @@ from serl.motion import FARTHEST_RAD
 from serl.reset import ResetConfig
 from serl.system.files import make_folder, write_atomic
 from serl.system.settings_file import checked, read_yaml
+from serl.types import FrozenModel
 from serl.workspace import CameraName, CellCamera, SetupResult, Workspace
 
 POSE = "geometry_msgs/msg/PoseStamped"
@@ -68,10 +69,8 @@ def is_real(robot: str | None) -> bool:
 FrameName = Annotated[str, Field(min_length=1, max_length=128)]
 
 
-class Channel(BaseModel):
+class Channel(FrozenModel):
     """A topic, service or action: its name, and its type in the notation of `ros2 interface`."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     name: str = Field(pattern=r"^/?[A-Za-z][A-Za-z0-9_]*(/[A-Za-z][A-Za-z0-9_]*)*$")
     type: str = Field(pattern=r"^[a-z][a-z0-9_]*/(msg|srv|action)/[A-Z][A-Za-z0-9]*$")
@@ -82,7 +81,7 @@ class Channel(BaseModel):
         return self.type.partition("/")[0]
 
 
-class GripperProfile(BaseModel):
+class GripperProfile(FrozenModel):
     """A gripper of one degree of freedom.
 
     Attributes:
@@ -93,8 +92,6 @@ class GripperProfile(BaseModel):
         open: the position when open.
         effort: greatest effort of a command, if its type has one.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     command: Channel
     state: Channel
@@ -120,7 +117,7 @@ class GripperProfile(BaseModel):
         return self.closed + opening * (self.open - self.closed)
 
 
-class Payload(BaseModel):
+class Payload(FrozenModel):
     """Payload at the flange, as configured in the robot.
 
     Attributes:
@@ -128,13 +125,11 @@ class Payload(BaseModel):
         center_m: its centre of mass in the frame of the flange.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
-
     mass_kg: float = Field(ge=0, le=20)
     center_m: Vector = (0.0, 0.0, 0.0)
 
 
-class ArmProfile(BaseModel):
+class ArmProfile(FrozenModel):
     """The profile of a family of arms: its geometry, its driver's channels and its limits.
 
     Attributes:
@@ -174,8 +169,6 @@ class ArmProfile(BaseModel):
         reset: settings of resets on this arm, which override those of a task; None for none.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
-
     name: str
     summary: str
     base_frame: str
@@ -201,8 +194,8 @@ class ArmProfile(BaseModel):
     fault: Channel | None = None
     recover: Channel | None = None
     workspace: Workspace | None = None
-    cameras: dict[CameraName, CellCamera] = {}
-    setup: dict[str, SetupResult] = {}
+    cameras: dict[CameraName, CellCamera] = Field({})
+    setup: dict[str, SetupResult] = Field({})
     reset: ResetConfig | None = None
 
     @model_validator(mode="after")

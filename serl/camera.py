@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Annotated, Self
 
 import numpy as np
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from serl.errors import SpecMismatch
 from serl.specs import ArraySpec
-from serl.types import Image
+from serl.types import FrozenModel, Image
 
 REAL = "camera"
 """Value used in place of a renderer for images of real cameras."""
@@ -31,7 +31,7 @@ WHOLE: Crop = (0.0, 0.0, 1.0, 1.0)
 """The crop that keeps the whole picture."""
 
 
-class View(BaseModel):
+class View(FrozenModel):
     """A crop of a camera's picture, resized; several views may share a camera.
 
     Attributes:
@@ -41,8 +41,6 @@ class View(BaseModel):
         crop: left, top, right and bottom edge of the crop, as fractions of the picture.
         capture: width and height of the full picture; None for the smallest that the crop needs.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     camera: str
     width: int = Field(84, ge=8, le=1024)

@@ -6,9 +6,10 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from serl.errors import BadInput
+from serl.types import FrozenModel
 
 
 def _check_signs(bounds: tuple[float, float]) -> tuple[float, float]:
@@ -47,7 +48,7 @@ _MOST_N, _MOST_NM = 15.0, 2.5
 _RAMP_TICKS = 50
 
 
-class ComplianceTable(BaseModel):
+class ComplianceTable(FrozenModel):
     """Gains and clips per axis of the controller, as HIL-SERL's COMPLIANCE_PARAM.
 
     The keys "translation" and "rotation" stand for three axes each; a later key of one axis
@@ -59,11 +60,9 @@ class ComplianceTable(BaseModel):
         clip: limits on the pose error by axis, below and above 0, metres and radians.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
-
-    stiffness: dict[Axis, Annotated[float, Field(gt=0, le=4000)]] = {}
-    damping: dict[Axis, Annotated[float, Field(gt=0, le=1000)]] = {}
-    clip: dict[Axis, Signed] = {}
+    stiffness: dict[Axis, Annotated[float, Field(gt=0, le=4000)]] = Field({})
+    damping: dict[Axis, Annotated[float, Field(gt=0, le=1000)]] = Field({})
+    clip: dict[Axis, Signed] = Field({})
 
     @field_validator("stiffness", "damping", "clip", mode="before")
     @classmethod
@@ -83,7 +82,7 @@ class ComplianceTable(BaseModel):
             yield "clip_neg", axis, -low
 
 
-class TaskCompliance(BaseModel):
+class TaskCompliance(FrozenModel):
     """A task's tables for the controller of the arm.
 
     Attributes:
@@ -94,11 +93,9 @@ class TaskCompliance(BaseModel):
             and Nm. It is zero while the arm holds, in stops and in resets.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
-
     task: ComplianceTable = ComplianceTable()
     reset: ComplianceTable = ComplianceTable()
-    wrench: dict[Axis, float] = {}
+    wrench: dict[Axis, float] = Field({})
 
     @field_validator("wrench")
     @classmethod
@@ -185,13 +182,11 @@ def parameters_of(names: ParameterNames, table: ComplianceTable, where: str) -> 
     return found
 
 
-class ErrorClip(BaseModel):
+class ErrorClip(FrozenModel):
     """The controller's limits on the pose error, per axis: they bound the force of its spring.
 
     Translations in metres, rotations in radians.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     x: Signed
     y: Signed
@@ -201,7 +196,7 @@ class ErrorClip(BaseModel):
     rz: Signed
 
 
-class Gains(BaseModel):
+class Gains(FrozenModel):
     """Controller parameters that can be changed at run time, and the resulting stiffness.
 
     Attributes:
@@ -210,13 +205,11 @@ class Gains(BaseModel):
             controller that is not a spring.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
-
     parameters: Annotated[dict[str, float], Field(min_length=1)]
     stiffness_n_m: float | None = Field(None, gt=0, le=2000)
 
 
-class ControllerProfile(BaseModel):
+class ControllerProfile(FrozenModel):
     """The controller's parameters: set at the start, read back, and refused if they differ.
 
     Attributes:
@@ -237,13 +230,11 @@ class ControllerProfile(BaseModel):
         fastest_rad_s: the same limit for rotations.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
-
     node: str
-    parameters: dict[str, Value] = {}
-    expected: dict[str, Value] = {}
-    modes: dict[str, Gains] = {}
-    table_parameters: ParameterNames = {}
+    parameters: dict[str, Value] = Field({})
+    expected: dict[str, Value] = Field({})
+    modes: dict[str, Gains] = Field({})
+    table_parameters: ParameterNames = Field({})
     stiffness_n_m: float | None = Field(None, gt=0, le=2000)
     error_clip: ErrorClip | None = None
     hears_wrench: bool = False

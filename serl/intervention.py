@@ -9,11 +9,10 @@ from enum import StrEnum
 from typing import ClassVar, Protocol
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
 
 from serl.robot import Truth
 from serl.task import SimulatedTask
-from serl.types import Action, ActionSource, EndReason, Observation
+from serl.types import Action, ActionSource, EndReason, FrozenModel, Observation
 
 
 class Event(StrEnum):
@@ -75,13 +74,11 @@ class SimulationView(Protocol):
         ...
 
 
-class PersonConfig(BaseModel):
+class PersonConfig(FrozenModel):
     """Settings common to all simulated operators: none.
 
     A simulated operator with settings subclasses this model as its `Config`.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple, Self
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from serl.errors import BadInput
 from serl.geometry import (
@@ -26,7 +26,7 @@ from serl.geometry import (
     subtract,
 )
 from serl.specs import ArraySpec
-from serl.types import Action
+from serl.types import Action, FrozenModel
 
 Axis = Literal["x", "y", "z", "roll", "pitch", "yaw"]
 _INDEX: dict[Axis, int] = {"x": 0, "y": 1, "z": 2, "roll": 3, "pitch": 4, "yaw": 5}
@@ -40,7 +40,7 @@ _LONGEST_STOP_S = 0.15
 """Longest stop from top speed: an arm rests 0.25 s after a fault, which is noticed in 0.1 s."""
 
 
-class Limits(BaseModel):
+class Limits(FrozenModel):
     """The single table of motion limits; a value above its hard maximum is rejected.
 
     The stopping profile is faster than the driving profile: a stop from 0.15 m/s takes less than
@@ -66,8 +66,6 @@ class Limits(BaseModel):
         yield_m: total distance that an arm in a protective stop gives way to pushes, from the
             position where it came to rest.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     speed_m_s: float = Field(0.15, gt=0, le=0.25)
     angular_speed_rad_s: float = Field(1.0, gt=0, le=1.0)
@@ -109,7 +107,7 @@ class Limits(BaseModel):
         return self.yield_m / 0.2
 
 
-class WrenchLimits(BaseModel):
+class WrenchLimits(FrozenModel):
     """Scales and limits of actions that are wrenches.
 
     Separate from `Limits`: wrenches bypass the setpoint and its limits, and dynamic tasks need
@@ -126,8 +124,6 @@ class WrenchLimits(BaseModel):
             action of zeros.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
-
     force_n: float = Field(13.0, gt=0, le=20.0)
     torque_nm: float = Field(3.5, gt=0, le=4.0)
     speed_m_s: float = Field(0.8, gt=0, le=1.0)
@@ -141,7 +137,7 @@ WRENCH_AXES: tuple[Axis, ...] = ("x", "z", "pitch")
 """Axes of actions that are wrenches: two forces and a torque."""
 
 
-class Motion(BaseModel):
+class Motion(FrozenModel):
     """The meaning of actions: axes, scales, frame and limits.
 
     Attributes:
@@ -160,8 +156,6 @@ class Motion(BaseModel):
         gripper_interval_s: minimum time between two switches of the gripper.
         limits: speeds, leads, accelerations and forces.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     action_mode: Literal["pose", "wrench"] = "pose"
     wrench: WrenchLimits = WrenchLimits()
@@ -341,10 +335,8 @@ def _clamp(v: Vector, low: Vector, high: Vector) -> Vector:
     return x, y, z
 
 
-class Box(BaseModel):
+class Box(FrozenModel):
     """A box in the base frame that the tool must not enter."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     low_m: Vector
     high_m: Vector

@@ -10,16 +10,16 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from serl.geometry import from_rotation_vector, multiply
-from serl.types import Array, Observation
+from serl.types import Array, FrozenModel, Observation
 
 Errors = np.ndarray[Any, np.dtype[np.float64]]
 """Errors of a position (m) and of an orientation (rotation vector, rad).  # (2, 3)."""
 
 
-class PerceptionConfig(BaseModel):
+class PerceptionConfig(FrozenModel):
     """Errors of a simulated object tracker; none by default.
 
     Attributes:
@@ -31,8 +31,6 @@ class PerceptionConfig(BaseModel):
         delay_s: smallest age of a pose; rounded up to control periods, each of which has one frame.
         dropout: probability that a frame is lost; the last pose is then repeated.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     bias_m: float = Field(0.0, ge=0, le=0.1)
     bias_rad: float = Field(0.0, ge=0, le=1)

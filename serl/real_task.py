@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal, NoReturn
 
 import numpy as np
 import yaml
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from serl.camera import image_specs
 from serl.errors import BadInput
@@ -25,7 +25,7 @@ from serl.specs import ArraySpec, ObservationSpec
 from serl.system.files import write_atomic
 from serl.system.settings_file import checked, merge, read_yaml
 from serl.task import Placement, Scene, SimulatedTask, Task, TaskConfig
-from serl.types import Array, Observation, Outcome
+from serl.types import Array, FrozenModel, Observation, Outcome
 
 _POSITION = ArraySpec(shape=(3,), unit="m, base frame")
 _TURNS = {"roll", "pitch", "yaw"}
@@ -143,15 +143,13 @@ class RealTask:
         return None
 
 
-class _TaskFile(BaseModel):
+class _TaskFile(FrozenModel):
     """The head of a task's file, besides the fields of `RealTaskConfig`."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     task: str = Field(pattern=NAME)
     summary: str = ""
     tracked: tuple[str, ...] = ()
-    training: dict[str, Any] = {}
+    training: dict[str, Any] = Field({})
 
 
 def is_task_file(path: Path) -> bool:

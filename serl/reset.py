@@ -9,16 +9,16 @@ import math
 from collections.abc import Callable
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from serl.geometry import UnitQuaternion, Vector, is_in_box
 from serl.system.settings_file import HomePath
-from serl.types import Observation
+from serl.types import FrozenModel, Observation
 
 ResetKind = Literal["home", "path", "task", "person"]
 
 
-class Waypoint(BaseModel):
+class Waypoint(FrozenModel):
     """A pose of a taught path, and the gripper's state from there on.
 
     Attributes:
@@ -27,14 +27,12 @@ class Waypoint(BaseModel):
         closed: whether the gripper is closed once the tool is there.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
-
     position_m: Vector
     orientation: UnitQuaternion
     closed: bool = False
 
 
-class ResetConfig(BaseModel):
+class ResetConfig(FrozenModel):
     """Settings of the reset between two episodes, and of the check of the scene after it.
 
     They may also be given in the file of an arm (`reset:`), which takes precedence over the task's.
@@ -74,8 +72,6 @@ class ResetConfig(BaseModel):
         threshold: least probability of the class; None for the model's own value.
         transfer: accept a classifier trained for another task with the same cameras.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     kind: ResetKind | None = None
     home_m: Vector | None = None

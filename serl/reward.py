@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol, Self
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from serl.camera import View, image_specs
 from serl.errors import BadInput, SerlError
@@ -20,20 +20,18 @@ from serl.robot import Truth
 from serl.specs import ObservationSpec
 from serl.system.settings_file import HomePath
 from serl.task import Scene, SimulatedTask, TaskConfig
-from serl.types import Array, Observation, Outcome
+from serl.types import Array, FrozenModel, Observation, Outcome
 
 Held = Annotated[int, Field(ge=1, le=1000)]
 
 
-class ToolPlace(BaseModel):
+class ToolPlace(FrozenModel):
     """The box that the tool must be in for a classifier to be queried.
 
     Attributes:
         tool_low_m: lowest corner, base frame; None for unbounded.
         tool_high_m: highest corner, base frame; None for unbounded.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     tool_low_m: Vector | None = None
     tool_high_m: Vector | None = None
@@ -52,7 +50,7 @@ class ToolPlace(BaseModel):
         return " and ".join(limits) or "anywhere"
 
 
-class ProgressConfig(BaseModel):
+class ProgressConfig(FrozenModel):
     """Settings of the reward "progress": a sparse reward, shaped by the progress of the scene.
 
     Progress is a number from 0 to 1; see `serl.shaping`.
@@ -65,15 +63,13 @@ class ProgressConfig(BaseModel):
         weight: potential of full progress; a success has the reward 1.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
-
     success: Literal["task", "human", "pose", "classifier"] = "task"
     model: HomePath | None = None
     sha256: str | None = None
     weight: float = Field(1.0, gt=0, le=1000)
 
 
-class RewardConfig(BaseModel):
+class RewardConfig(FrozenModel):
     """Settings of the reward and of the detection of success.
 
     A kind of reward with further settings subclasses this model as its `Config`.
@@ -103,8 +99,6 @@ class RewardConfig(BaseModel):
             stamp; that of a message without a stamp counts from its arrival.
         max_age_s: age of the newest message above which a step is a fault: its episode is void.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     kind: PluginName = "task"
     model: HomePath | None = None

@@ -10,10 +10,10 @@ from math import isfinite
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from serl.errors import SpecMismatch
-from serl.types import Array, Observation
+from serl.types import Array, FrozenModel, Observation
 
 MAX_REWARD = 1e6
 """Largest absolute reward of one step; losses are squares of sums of rewards, in float32."""
@@ -24,7 +24,7 @@ _RESERVED = {"state", "robot", "outcome"}
 _Size = Annotated[int, Field(ge=0, le=1 << 20)]
 
 
-class ArraySpec(BaseModel):
+class ArraySpec(FrozenModel):
     """Shape, type, bounds and unit of one array.
 
     Attributes:
@@ -34,8 +34,6 @@ class ArraySpec(BaseModel):
         high: largest allowed value, or None.
         unit: unit as text for people ("m", "rad", "m xyzw").
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     shape: Annotated[tuple[_Size, ...], Field(max_length=8)]
     dtype: Literal["float32", "uint8"] = "float32"
@@ -62,13 +60,11 @@ class ArraySpec(BaseModel):
             raise SpecMismatch(f"{name}: {max(numbers):g} is above {high:g}")
 
 
-class ObservationSpec(BaseModel):
+class ObservationSpec(FrozenModel):
     """Names, in their declared order, and specs of state arrays and images."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
-
     state: dict[str, ArraySpec]
-    images: dict[str, ArraySpec] = {}
+    images: dict[str, ArraySpec] = Field({})
 
     @property
     def state_size(self) -> int:
@@ -96,7 +92,7 @@ class ObservationSpec(BaseModel):
         return np.concatenate([observation.state[name].ravel() for name in self.state])
 
 
-class Spec(BaseModel):
+class Spec(FrozenModel):
     """The interface that an actor and a learner must agree on before any step is sent.
 
     Attributes:
@@ -106,8 +102,6 @@ class Spec(BaseModel):
         rate_hz: control rate.
         motion: scale and frame of an action of 1, as text (`Motion.meaning`).
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     task: str
     observation: ObservationSpec

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol, Self, runtime_checkable
 
 import numpy as np
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from serl.camera import View
 from serl.compliance import TaskCompliance
@@ -22,7 +22,7 @@ from serl.perception import PerceptionConfig
 from serl.policy import Policy
 from serl.robot import Truth
 from serl.specs import ArraySpec, ObservationSpec
-from serl.types import Episode, Image, Observation, Outcome
+from serl.types import Episode, FrozenModel, Image, Observation, Outcome
 
 ViewName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
 FRONT = 'pos="1.46 -0.72 0.88" xyaxes="0.540 0.842 0 -0.334 0.214 0.918"'
@@ -45,7 +45,7 @@ Turns = Annotated[tuple[Turn, Turn], AfterValidator(_check_order)]
 """A range of angles, lower end first, radians."""
 
 
-class TaskConfig(BaseModel):
+class TaskConfig(FrozenModel):
     """Settings common to all tasks; a task's own configuration adds its fields.
 
     Attributes:
@@ -75,14 +75,12 @@ class TaskConfig(BaseModel):
             of one machine may not fit another; "none" disables all images.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
-
     rate_hz: float = Field(10.0, gt=0, le=500)
     time_limit_s: float = Field(10.0, gt=0, le=86_400)
     motion: Motion
     observe: Literal["state", "pixels"] = "state"
-    views: dict[ViewName, View] = {}
-    private_views: dict[ViewName, View] = {}
+    views: dict[ViewName, View] = Field({})
+    private_views: dict[ViewName, View] = Field({})
     renderer: Literal["ray", "gl", "auto", "none"] = "ray"
     randomize: Literal["none", "light", "full"] = "none"
     perception: PerceptionConfig = PerceptionConfig()

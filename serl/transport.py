@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
 
 from serl.plugins import PluginName
 from serl.specs import Spec
-from serl.types import Arrival
+from serl.types import Arrival, FrozenModel
 
 Weights = Mapping[str, np.ndarray[Any, Any]]
 
@@ -80,7 +79,7 @@ class Transport(ActorEnd, LearnerEnd, Protocol):
     """A transport with both ends: the actor's and the learner's."""
 
 
-class TransportConfig(BaseModel):
+class TransportConfig(FrozenModel):
     """Settings of the transport of steps and weights.
 
     A transport with further settings subclasses this model as its `Config`.
@@ -89,8 +88,6 @@ class TransportConfig(BaseModel):
         kind: "dds" for ROS 2 topics; the name of a transport from an installed package; or the path
             of a .py file.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     kind: PluginName = DDS
 

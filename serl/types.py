@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict
 
 from serl.errors import NEEDS_PERSON, STUCK
 
@@ -19,8 +20,15 @@ Array = NDArray[np.float32]
 Image = NDArray[np.uint8]
 Features = NDArray[np.float16]
 
+
 Action = Array
 """float32 in [-1, 1], shape (A,); its meaning is given by the task's `Motion`."""
+
+
+class FrozenModel(BaseModel):
+    """Immutable fields that pydantic checks; unknown fields and infinite numbers are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
 
 class ActionSource(StrEnum):

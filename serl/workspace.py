@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from serl.camera import WHOLE, Crop
 from serl.geometry import UnitQuaternion, Vector, is_in_box
 from serl.motion import Box
+from serl.types import FrozenModel
 
 LEAST_SIDE_M, LARGEST_SIDE_M = 0.04, 1.5
 _AXES = "xyz"
@@ -17,7 +18,7 @@ _AXES = "xyz"
 CameraName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
 
 
-class Workspace(BaseModel):
+class Workspace(FrozenModel):
     """The allowed positions and orientations of the tool, in the base frame.
 
     Attributes:
@@ -28,8 +29,6 @@ class Workspace(BaseModel):
         max_rotation_rad: largest rotation of the tool from `reference`.
         keep_out: boxes within the workspace that the tool must not enter.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     low_m: Vector
     high_m: Vector
@@ -69,7 +68,7 @@ class Workspace(BaseModel):
         return not kept_out and all(low <= at <= high for low, at, high in rows)
 
 
-class CellCamera(BaseModel):
+class CellCamera(FrozenModel):
     """A camera of the robot cell.
 
     Attributes:
@@ -79,15 +78,13 @@ class CellCamera(BaseModel):
         rate_hz: measured frame rate.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
-
     topic: str = Field(pattern=r"^(/[A-Za-z][A-Za-z0-9_]*)+$")
     compressed: bool = False
     crop: Crop = WHOLE
     rate_hz: float = Field(gt=0)
 
 
-class SetupResult(BaseModel):
+class SetupResult(FrozenModel):
     """The result of one step of `serl setup`.
 
     Attributes:
@@ -95,8 +92,6 @@ class SetupResult(BaseModel):
         found: measured values, in one line.
         skipped: reason given by the person for skipping the step; empty if it was done.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     at: str
     found: str = ""

@@ -42,7 +42,6 @@ class Disturbance:
 
     Args:
         ranges: ranges from which the disturbances are sampled.
-        seed: seed of the world.
         placed: tracked bodies whose measured position has an error.
         prefix: prefix of the names of the arm's readings.
         number: number of the arm; each arm has its own disturbances.

@@ -53,7 +53,6 @@ class Randomizer:
 
     Args:
         model: model of the arms in their scene; `draw` changes it.
-        scene: scene of the task.
         config: settings of the task; the cameras of its views are randomised.
         impedances: controller gains of the arms, by the prefix of their names.
 

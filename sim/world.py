@@ -34,7 +34,6 @@ class World(ABC):
     Args:
         model: MuJoCo model of the robot and its scene.
         data: state of the model.
-        scene: scene of the task.
         config: settings of the task.
         gains: controller gains of the arms, by the prefix of their names.
 

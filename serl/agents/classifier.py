@@ -35,7 +35,6 @@ class Card(ModelCard):
         renderers: renderers of its training images; `serl.camera.REAL` for real ones.
         views: input views of the cameras, by name.
         classes: names of the classes; the first is "nothing", the last is the success.
-        channels: channels of the convolutions.
         temperature: divisor of the logits that calibrates the probabilities.
         threshold: probability from which a class is predicted.
         place: tool positions for which the threshold was chosen; None in files that do not specify

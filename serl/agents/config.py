@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from serl.agent import AgentConfig, Channels
 from serl.geometry import Vector
 from serl.system.settings_file import HomePath
+from serl.types import FrozenModel
 
 Width = Annotated[int, Field(ge=1, le=4096)]
 Activation = Literal["relu", "tanh"]
@@ -117,7 +118,7 @@ class SACConfig(AgentConfig):
     matmul: Literal["auto", "float32", "bfloat16"] = "auto"
 
 
-class SupervisedConfig(BaseModel):
+class SupervisedConfig(FrozenModel):
     """Hyper-parameters of supervised training on images.
 
     Attributes:
@@ -129,8 +130,6 @@ class SupervisedConfig(BaseModel):
         seed: seed of all randomness.
         threads: threads of torch; None leaves them unchanged.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     epochs: int = Field(60, ge=1, le=100_000)
     batch_size: int = Field(64, ge=2, le=65_536)
@@ -191,7 +190,7 @@ class TimeToGoConfig(SupervisedConfig):
     hidden: Width = 128
 
 
-class LearnedRewardConfig(BaseModel):
+class LearnedRewardConfig(FrozenModel):
     """Hyper-parameters of the networks of a reward that is learned beside the agent.
 
     Attributes:
@@ -200,8 +199,6 @@ class LearnedRewardConfig(BaseModel):
         latent: features of each camera, or of the state.
         hidden: width of the hidden layer.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     learning_rate: float = Field(3e-4, gt=0, le=1)
     channels: tuple[Channels, ...] = Field((16, 32, 32), min_length=1, max_length=8)

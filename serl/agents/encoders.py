@@ -38,7 +38,6 @@ class Encoder(FlatParameters):
         state_size: length of the state vector; 0 for none.
         channels: channels of the convolutions, all of stride 2 but the last.
         latent: features of each camera.
-        state_latent: features of the state.
         trunk: shape of a frozen trunk's features of an image, (H', W', C); None without one.
         frames: number of stacked images of each camera.
         dtype: dtype of the convolutions' computation; their parameters keep theirs.

@@ -39,7 +39,6 @@ class FeedbackReward(LearnedReward):
 
     Args:
         agent: the agent that learns from these rewards.
-        config: see `FeedbackConfig`.
         seed: seed of the network's initial parameters.
 
     Raises:

@@ -233,7 +233,6 @@ class LearnedProgress:
     """The progress of a time-to-go model; see `serl.shaping.Progress`.
 
     Args:
-        model: the model.
         spec: spec of a policy's observations.
         discount: discount of the learner's returns.
         digest: hash of the model's file.

@@ -40,7 +40,6 @@ class Trunk(nn.Module):
         tensors: float32 arrays with the names and shapes of `serl.agents.trunk_weights.SHAPES`.
         dtype: dtype of the computation, float32 or bfloat16; the latter is faster where the
             processor supports it (AVX512-BF16, a GPU), slower elsewhere, and off by some 0.01.
-        device: device of the computation.
     """
 
     scale: Tensor

@@ -41,7 +41,6 @@ class VICE(LearnedReward):
 
     Args:
         agent: the agent that learns from these rewards.
-        config: see `VICEConfig`.
         successes: observations of success.
         seed: seed of the classifier's randomness.
 

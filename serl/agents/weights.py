@@ -11,7 +11,7 @@ from typing import ClassVar, Generic, Self, TypeVar, cast
 import numpy as np
 import safetensors.numpy
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 from safetensors import SafetensorError
 from torch import Tensor
 
@@ -24,9 +24,10 @@ from serl.agents.trunk_weights import default_path, load_trunk
 from serl.errors import BadInput, CorruptData, SpecMismatch
 from serl.system.files import read_bounded, write_atomic
 from serl.system.json_fields import MAX_JSON_BYTES, parse_object, short
+from serl.types import FrozenModel
 
 
-class ModelCard(BaseModel):
+class ModelCard(FrozenModel):
     """Metadata of a model; part of its file.
 
     Attributes:
@@ -36,8 +37,6 @@ class ModelCard(BaseModel):
         trunk: sha256 of the weights of the frozen ResNet-10 in front of it; None without one.
         seed: seed of its training.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     task: str = Field("", max_length=256)
     latent: Width = 64

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 from rich.console import Console
 from rich.table import Table
 
@@ -28,15 +28,14 @@ from serl.runs.folder import RunFolder
 from serl.runs.hard_set import ROW_NAMES, ROWS, SEEDS, TASKS, HardSet, RowName
 from serl.runs.trials import evaluate_expert
 from serl.system.files import make_folder, read_bounded, write_atomic
+from serl.types import FrozenModel
 
 DONE, FAILED = 0, 1
 _MAX_BYTES = 1 << 16
 
 
-class ExpertResult(BaseModel):
+class ExpertResult(FrozenModel):
     """The stored result of an expert's trials, with the settings that affect it."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     successes: int = Field(ge=0)
     trials: int = Field(ge=1)

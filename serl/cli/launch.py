@@ -86,7 +86,6 @@ class _Graph(NamedTuple):
     """The processes that a launch file starts.
 
     Attributes:
-        run: folder of the run.
         domain_id: ROS domain of the run.
         processes: processes in the order of starting.
         ends_with: names of the processes at whose end everything stops.

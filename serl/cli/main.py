@@ -44,7 +44,6 @@ class Command(NamedTuple):
     Attributes:
         function: module in this folder, and the function in it that executes the command and
             returns the exit code; `<function>_options` adds the options to a parser.
-        text: help text.
         kept: message after Ctrl-C about the results that remain.
         settings: model or group of the settings that are options as well; see `serl.cli.settings`.
     """

@@ -10,7 +10,7 @@ from itertools import count
 from typing import NamedTuple
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from rich.console import Console
 from rich.table import Table
 
@@ -32,10 +32,20 @@ from serl.system.settings_file import read_yaml
 from serl.task import SimulatedTask
 from serl.training.evaluation import Purpose, start_seed
 from serl.training.frames import FrameStack
-from serl.types import Action, ActionSource, End, EndReason, Key, Observation, Record, Step
+from serl.types import (
+    Action,
+    ActionSource,
+    End,
+    EndReason,
+    FrozenModel,
+    Key,
+    Observation,
+    Record,
+    Step,
+)
 
 
-class Rates(BaseModel):
+class Rates(FrozenModel):
     """Measured rates of one machine, each measured on its own.
 
     Attributes:
@@ -45,15 +55,13 @@ class Rates(BaseModel):
         expert_steps: mean length of the expert's episodes, steps.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
-
     env_steps_per_s: float = Field(gt=0)
     updates_per_s: float = Field(gt=0)
     act_s: float = Field(gt=0)
     expert_steps: float = Field(gt=0)
 
 
-class Conditions(BaseModel):
+class Conditions(FrozenModel):
     """Conditions that a plan applies to.
 
     Attributes:
@@ -63,8 +71,6 @@ class Conditions(BaseModel):
         gpu: whether the learner updates on a GPU and needs no processor for it.
         reset_s: time between two episodes on an arm.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     rate_hz: float = Field(gt=0)
     max_steps: int = Field(ge=1)
@@ -93,7 +99,6 @@ class Plan(NamedTuple):
     """The parts of a training in their order, and the bottlenecks.
 
     Attributes:
-        parts: parts of the training.
         simulation_bottleneck: description of the bottleneck in simulation.
         arm_bottleneck: description of the bottleneck on an arm.
     """

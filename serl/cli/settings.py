@@ -32,7 +32,6 @@ class Setting(NamedTuple):
     """A setting of a model.
 
     Attributes:
-        name: dotted name.
         kind: type or choices, with unit and bounds.
         choices: allowed values, if there are few.
         value: value as JSON-compatible data.

@@ -398,8 +398,6 @@ class Hand:
     """A sender of the input of a device, as heartbeats that end when the device is silent.
 
     Args:
-        device: the device.
-        mapping: mapping of its reports.
         send: sends operator input.
     """
 

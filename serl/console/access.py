@@ -109,9 +109,6 @@ class RequestCheck:
         port: port that the console listens on.
         token: token of this start of the console.
         host: this host's address in the lab network, served with TLS; empty without one.
-
-    Attributes:
-        token: the token.
     """
 
     def __init__(self, port: int, token: str, host: str = "") -> None:

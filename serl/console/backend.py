@@ -14,7 +14,6 @@ class Picture(NamedTuple):
     """One frame of a camera.
 
     Attributes:
-        name: name of the camera.
         serial: number that increases with every new frame.
         jpeg: the frame, compressed.
     """

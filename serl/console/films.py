@@ -35,7 +35,6 @@ class EpisodeFilms:
     no page was open have none.
 
     Args:
-        folder: folder of the recording.
         now_ns: clock of the episodes' epochs, ns since 1970.
     """
 

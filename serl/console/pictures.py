@@ -160,7 +160,6 @@ class Pictures:
     """Thread that draws and compresses pictures while `newest` is called.
 
     Args:
-        source: source of the pictures.
         operated: returns whether an operator is driving.
         is_secondary: returns whether the operator drives another robot; pictures are then rarer.
     """

@@ -150,9 +150,6 @@ class RecordingStatus:
     Args:
         run: folder of the recording.
         session: purpose and requested amounts.
-
-    Attributes:
-        films: films of its episodes.
     """
 
     def __init__(self, run: RunFolder, session: RecordingSession) -> None:

@@ -82,7 +82,6 @@ class Origin:
     """The robot that a data set of another program was recorded with, as far as it is known.
 
     Attributes:
-        robot: name of the robot.
         rate_hz: control rate, as the data set gives it; None for unknown.
         actions: names of an action's entries.
         spec: spec of data that serl exported.

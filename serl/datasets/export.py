@@ -25,7 +25,6 @@ class Recorded(NamedTuple):
 
     Attributes:
         spec: spec of their observations and actions.
-        robot: name of the robot.
         paths: sealed files of episodes.
         resets: files of scripted resets that were left out, once `episodes` has read them.
         discarded: files of episodes that a person discarded, likewise.

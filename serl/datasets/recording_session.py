@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from serl.errors import CorruptData, SerlError, counted
 from serl.log.episode_reader import (
@@ -18,7 +18,7 @@ from serl.log.episode_reader import (
 )
 from serl.log.recovery import recover
 from serl.system.files import make_folder, read_bounded, sync_folder, write_atomic
-from serl.types import Episode
+from serl.types import Episode, FrozenModel
 
 SESSION = "session.json"
 FAILURES, UNDONE = "failures", "undone"
@@ -26,7 +26,7 @@ KEPT = "kept"
 _MAX_BYTES = 4096
 
 
-class RecordingSession(BaseModel):
+class RecordingSession(FrozenModel):
     """The purpose and the requested amounts of a recording folder.
 
     Attributes:
@@ -34,8 +34,6 @@ class RecordingSession(BaseModel):
             steps.
         wanted: requested number by counted item.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     purpose: Literal["demonstrations", "reward"]
     wanted: dict[str, int] = Field(min_length=1)

@@ -67,9 +67,7 @@ class CollectionDriver:
     """A policy for one episode that records the ground truth before each step.
 
     Args:
-        robot: the driven robot.
         task: defines success.
-        seed: seed of the episode.
         kind: scenario of the episode.
         place: tool position at a success of another episode, m, base frame; if None, a pretence
             becomes random actions.

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from serl.datasets.recording_session import FAILURES
 from serl.errors import BadInput, CorruptData, SpecMismatch
@@ -26,6 +26,7 @@ from serl.types import (
     Array,
     End,
     EndReason,
+    FrozenModel,
     Image,
     Key,
     Observation,
@@ -43,8 +44,6 @@ class Transition(NamedTuple):
 
     Attributes:
         observation: arrays by path, such as "state" or "images/wrist".
-        action: executed action.
-        reward: reward of the step.
         done: whether the episode ended.
         mask: discount mask; 0 for no bootstrap from the next observation.
         successor: next observation.
@@ -64,7 +63,6 @@ class Run(NamedTuple):
     Attributes:
         transitions: at least one.
         terminated: whether the task ended with the last one; otherwise the episode was truncated.
-        reason: reason of the end.
         fault: description of the gap in the file that cut the episode.
     """
 
@@ -171,7 +169,7 @@ def _same(one: Mapping[str, Values], other: Mapping[str, Values]) -> bool:
 _SLACK = 1e-4  # actions were clipped in float64 and stored in float32
 
 
-class Piece(BaseModel):
+class Piece(FrozenModel):
     """A range of values in an observation of the file.
 
     Attributes:
@@ -182,15 +180,13 @@ class Piece(BaseModel):
             to a quaternion.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
-
     key: str = "state"
     at: int = Field(0, ge=0)
     size: int | None = Field(None, ge=1)
     rotation: Literal["euler"] | None = None
 
 
-class ImportMap(BaseModel):
+class ImportMap(FrozenModel):
     """Mapping from a file's observation to the task's, where the names differ.
 
     Attributes:
@@ -199,10 +195,8 @@ class ImportMap(BaseModel):
         action: index in the file's action of each entry of the task's; empty if the order is equal.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
-
-    state: dict[str, tuple[Piece, ...]] = {}
-    images: dict[str, str] = {}
+    state: dict[str, tuple[Piece, ...]] = Field({})
+    images: dict[str, str] = Field({})
     action: tuple[Annotated[int, Field(ge=0)], ...] = ()
 
 

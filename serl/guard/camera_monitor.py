@@ -7,12 +7,12 @@ import math
 from collections.abc import Mapping
 from zlib import crc32
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from serl.errors import Silent
 from serl.loop import Observer
 from serl.specs import ArraySpec
-from serl.types import ActionSource, Image, Observation
+from serl.types import ActionSource, FrozenModel, Image, Observation
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ class CameraFault(Silent):
     """An error for an image that cannot be trusted; later images may be valid again."""
 
 
-class CameraMonitorConfig(BaseModel):
+class CameraMonitorConfig(FrozenModel):
     """Limits beyond which images are rejected.
 
     Attributes:
@@ -67,8 +67,6 @@ class CameraMonitorConfig(BaseModel):
             for simulations in this process, whose images are rendered at the instant of the call.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
-
     max_age_s: float = Field(0.2, gt=0)
     frozen_readings: int = Field(5, ge=0)
     darkest: int = Field(8, ge=0, le=255)
@@ -81,7 +79,6 @@ class CameraMonitor(Observer):
 
     Args:
         images: specs of the images that each reading must contain, by camera.
-        config: see `CameraMonitorConfig`.
 
     Attributes:
         skewed: number of readings whose cameras were too far apart in time.

@@ -6,13 +6,14 @@ import hashlib
 from enum import StrEnum
 from typing import Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from serl.arm_profile import ArmProfile
 from serl.compliance import TaskCompliance
 from serl.errors import BadInput
 from serl.geometry import UnitQuaternion
 from serl.motion import FARTHEST_RAD, Box, Limits, Motion
+from serl.types import FrozenModel
 
 
 class GuardState(StrEnum):
@@ -38,7 +39,7 @@ LATCHED = frozenset((GuardState.PROTECTIVE_STOP, GuardState.ESTOP))
 """States that only a person ends, and that last over restarts."""
 
 
-class GuardConfig(BaseModel):
+class GuardConfig(FrozenModel):
     """The limits and deadlines of the guard, each with a hard bound.
 
     Attributes:
@@ -77,8 +78,6 @@ class GuardConfig(BaseModel):
         following_rad: rotation of the arm from its setpoint above which the arm does not follow.
         following_s: time for which the arm may be that far from its setpoint before it is stopped.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     motion: Motion
     reference: UnitQuaternion

@@ -79,7 +79,6 @@ class EpisodeColumns(NamedTuple):
 
     Attributes:
         key: identity; `index` is the number of steps, N.
-        spec: spec of the records.
         state: state arrays of the observations before the actions, by name.  # (N, ...)
         requested: actions that the policy chose.  # (N, A)
         action: actions that were executed.  # (N, A)

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from serl.errors import BadInput, SerlError
 from serl.log.episode_reader import PART
@@ -31,7 +31,7 @@ from serl.log.wire import Parts, record_parts
 from serl.loop import Observer
 from serl.specs import Spec
 from serl.system.files import FileLock, make_folder, size_text
-from serl.types import ActionSource, End, Key, Record, Step, place_after
+from serl.types import ActionSource, End, FrozenModel, Key, Record, Step, place_after
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ _MAX_UNSEALED = 8
 _PATIENCE_S = 5.0
 
 
-class LogConfig(BaseModel):
+class LogConfig(FrozenModel):
     """The settings of an actor's log.
 
     Attributes:
@@ -56,8 +56,6 @@ class LogConfig(BaseModel):
         wandb: true logs the run's metrics to Weights & Biases, "offline" into files in the run's
             folder for `wandb sync`.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     fsync: Literal["interval", "step"] = "interval"
     interval_s: float = Field(1.0, gt=0, le=60)
@@ -78,8 +76,6 @@ class EpisodeLog(Observer):
     Args:
         folder: folder of the actor's episodes; locked against a second actor of the same name.
         spec: spec that every record has to fit.
-        run: name of the run.
-        actor: name of the actor.
         epoch: number that grows with each start of the actor, for example `time.time_ns()`.
         config: see `LogConfig`; the defaults if None.
 

@@ -26,7 +26,6 @@ class Entry(NamedTuple):
     """A line of the manifest.
 
     Attributes:
-        name: name of the file.
         bytes: size of the file.
         sha256: sha256 of the file's content, in hex.
         records: number of records in the file.

@@ -54,7 +54,6 @@ class Messages(NamedTuple):
 
     Attributes:
         channels: their channels, in order.
-        data: their data.
         sequence: their common sequence number.
         time_ns: their common time.
         declarations: number of schemas and channels that the chunk declares.

@@ -71,7 +71,6 @@ class _Standard(NamedTuple):
 
     Attributes:
         topic: name of its channel.
-        schema: its type.
         pieces: constant bytes, the range of the record's numbers that follows them, and its format.
         end: constant bytes at the end.
     """
@@ -112,9 +111,6 @@ _COMPRESSED = _schema("sensor_msgs/msg/CompressedImage", f"{_HEADER}string forma
 
 class StepMessages:
     """The messages of the records of one spec, except images.
-
-    Args:
-        spec: spec of the records.
 
     Attributes:
         records: type of the message of a record, by kind.

@@ -122,7 +122,6 @@ class Hello(NamedTuple):
 
     Attributes:
         run: name of the actor's run.
-        actor: name of the actor.
         epoch: number of this start of the actor.
         spec: spec that the actor's records fit.
         home: unique identifier of the actor's folder, 32 hex digits.

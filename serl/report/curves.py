@@ -172,9 +172,7 @@ class Assistance:
     """Human help in the online episodes of a run, or of several.
 
     Attributes:
-        episodes: number of episodes.
         steps: number of their steps.
-        human_steps: number of human steps.
         takeovers: segments of human steps.
         requests: requests for a person, by a robot that could not restore its scene.
     """

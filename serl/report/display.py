@@ -37,7 +37,6 @@ class ActorProgress:
     """The state of one actor, as known to the learner.
 
     Attributes:
-        name: name of the actor.
         running: whether its link process is running.
         link: status of the link process; None before its first report.
         weights_age: number of versions by which the actor's weights are behind the newest.
@@ -66,7 +65,6 @@ class RunProgress:
     """The progress of a run; None stands for unknown values, which are shown as "-".
 
     Attributes:
-        task: name of the task.
         elapsed_s: time that the run has been running.
         left_s: estimate of the time left.
         steps: online environment steps so far.
@@ -241,8 +239,6 @@ class Summary:
     """The results of a run, for the table at its end.
 
     Attributes:
-        task: name of the task.
-        folder: folder of the run.
         evaluation: final unassisted trials; None when there were none.
         steps: online environment steps.
         duration_s: time that the run has been running.

@@ -171,9 +171,7 @@ class Film:
     """The film of one episode, which draws its frames.
 
     Args:
-        spec: spec of the recording.
         episode: the recorded episode; at least one step.
-        result: result of the episode.
         title: name of the actor and number of the episode, for display.
         views: images of the scene, one for each observation, the final one included. By default
             the recorded images of the cameras, or plots of the state where there are none.

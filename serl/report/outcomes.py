@@ -38,7 +38,6 @@ class Outcome:
     Attributes:
         path: folder of the run.
         task: name of the task, and of the stage if there are several.
-        seed: seed of the run.
         budget: online environment steps of the run.
         successes: successful final trials.
         trials: number of final trials.
@@ -77,7 +76,6 @@ class Configuration:
     """The finished runs of one configuration, over tasks and seeds.
 
     Attributes:
-        name: name of the folder.
         tasks: outcomes by task, in the order of seeds; both are sorted.
     """
 

@@ -46,7 +46,6 @@ class PlotCard:
     """A plot with its title.
 
     Attributes:
-        title: title of the plot.
         figure: the plot, an `<svg>` element; empty if there are no data.
         value: newest value, shown beside the title.
         note: explanation below the title.

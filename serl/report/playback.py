@@ -24,10 +24,6 @@ class ReplayRobot:
     Recordings hold the task's observations, so a reading is such an observation. A stopped robot
     stays at its position in the recording.
 
-    Args:
-        episode: the recording.
-        spec: spec of the recording.
-
     Attributes:
         stop_reason: the first reason for a stop; empty while motion is allowed.
         position: number of steps that were executed.

@@ -23,7 +23,6 @@ class ProgressReader:
     """A reader that follows `metrics.jsonl` while a learner appends to it.
 
     Args:
-        task: name of the task.
         folder: folder of the run; need not hold metrics yet.
         total_steps: online steps at which the run ends.
         link: prefix of the names of link processes.

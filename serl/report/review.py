@@ -44,7 +44,6 @@ class RecordingFile(NamedTuple):
     Attributes:
         actor: name of the actor that recorded the episode.
         number: number among the actor's episodes over all of its starts, from 0.
-        path: path of the file.
     """
 
     actor: str

@@ -58,7 +58,6 @@ class Findings(NamedTuple):
     """The results of a test so far.
 
     Attributes:
-        plan: the plan of the test.
         looks: one look after each whole block of seeds.
         decided: number of the look that found a difference, from 1, for each configuration after
             the first; None without one.

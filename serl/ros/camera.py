@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from diagnostic_msgs.msg import DiagnosticStatus
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from sensor_msgs.msg import CameraInfo, CompressedImage
 
 from serl.camera import WHOLE, View
@@ -19,12 +19,12 @@ from serl.ros.node import RosNode
 from serl.ros.parameters import DescribedParameter
 from serl.ros.telemetry import WELL, Diagnostics, Health
 from serl.system.cameras import ReconnectingCamera
-from serl.types import Image
+from serl.types import FrozenModel, Image
 
 _IDLE_S = 0.1
 
 
-class PublishConfig(BaseModel):
+class PublishConfig(FrozenModel):
     """Settings for the publication of pictures.
 
     Attributes:
@@ -32,8 +32,6 @@ class PublishConfig(BaseModel):
         view: crop and size of the published picture; None publishes the whole frame.
         jpeg: quality of a `CompressedImage`; None publishes raw images.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     frame: str = Field(min_length=1, max_length=128)
     view: View | None = None
@@ -67,10 +65,7 @@ class CameraNode:
     """Publisher of a camera's frames as they arrive; a stamp is the time of arrival.
 
     Args:
-        robot: namespace of the robot.
         camera: name of the camera in views.
-        config: see `PublishConfig`.
-        source: source of the frames.
 
     Attributes:
         frames: number of frames published so far.

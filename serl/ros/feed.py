@@ -24,7 +24,6 @@ class Sample(Generic[Value]):
     """The decoded content of a message, with its time.
 
     Attributes:
-        value: the decoded value.
         stamp_ns: stamp of the message's header.
         taken_s: the time of the stamp by this process's monotonic clock; in lock-step the stamp.
     """

@@ -44,8 +44,6 @@ class TopicInfo(NamedTuple):
 
     Attributes:
         name: full name of the topic.
-        publishers: its publishers.
-        subscriptions: its subscriptions.
         rate_hz: measured messages per second; None where the topic could not be subscribed to.
     """
 

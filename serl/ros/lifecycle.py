@@ -37,7 +37,6 @@ class ManagedNode(LifecycleNode):  # type: ignore[misc]
     """An rclpy lifecycle node, whose state the main loop reads, or learns by callbacks.
 
     Args:
-        name: name of the node.
         enable_communication_interface: offer the lifecycle services; otherwise only `manage`
             changes the state.
         options: further options of rclpy.

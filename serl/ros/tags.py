@@ -12,12 +12,7 @@ from serl.system.authentication import sign, verify
 
 
 class Signer:
-    """A publisher that adds a tag to each message.
-
-    Args:
-        publisher: publisher of rclpy.
-        key: key of the topic.
-    """
+    """A publisher that adds a tag to each message."""
 
     def __init__(self, publisher: Any, key: bytes) -> None:
         self._publisher = publisher

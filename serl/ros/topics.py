@@ -28,7 +28,6 @@ class Topic(NamedTuple):
     """A topic, relative to the run's namespace.
 
     Attributes:
-        name: relative name.
         kind: message type.
         qos: history, reliability, durability.
         authentic: messages carry a tag under the run's key on one host, too; between several

@@ -14,7 +14,6 @@ from typing import Any, Literal, Self, get_args
 
 from pydantic import (
     BaseModel,
-    ConfigDict,
     Field,
     SerializeAsAny,
     ValidationInfo,
@@ -43,12 +42,13 @@ from serl.training.curriculum import CurriculumConfig
 from serl.training.learner import LearnerConfig
 from serl.training.stages import Stage, StageName
 from serl.transport import TransportConfig
+from serl.types import FrozenModel
 
 _STATISTICS_STEPS = 500
 Part = Literal["actor", "critics", "encoder", "normaliser"]
 
 
-class InitFrom(BaseModel):
+class InitFrom(FrozenModel):
     """Another run to start from: its folder, and the parts and data to take over.
 
     In a configuration the path alone stands for these settings with their defaults.
@@ -60,8 +60,6 @@ class InitFrom(BaseModel):
         data: recorded data of the other run that enters replay: none, its successful episodes as
             demonstrations, or all its online steps beside those of this run.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     run: HomePath | None = None
     load: tuple[Part, ...] | None = None
@@ -109,7 +107,7 @@ DATA_ONLY = "data only"
 """Validation context of a configuration that must not run plug-in code; see `RunFolder.open`."""
 
 
-class TrainConfig(BaseModel):
+class TrainConfig(FrozenModel):
     """The settings of a training run.
 
     Attributes:
@@ -169,10 +167,8 @@ class TrainConfig(BaseModel):
             clone of the demonstrations (see `serl.runs.baseline`), or "none".
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
-
     task: str = "pick_cube"
-    task_config: dict[str, Any] = {}
+    task_config: dict[str, Any] = Field({})
     preset: Literal["none", "hard", "practice"] = "none"
     stages: dict[StageName, Stage] | None = None
     recipe: Literal["hil_serl"] | None = None

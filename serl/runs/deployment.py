@@ -121,8 +121,6 @@ class TrainedAgent(NamedTuple):
 
     Attributes:
         agent: agent with the weights of the checkpoint.
-        task: task of the run.
-        spec: spec of the task.
         step: online steps that the agent was trained on.
         config: settings of the run.
     """

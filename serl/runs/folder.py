@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from serl import plugins
 from serl.arm_profile import is_real
@@ -35,6 +35,7 @@ from serl.system.files import (
 from serl.system.json_fields import MAX_JSON_BYTES, short
 from serl.system.settings_file import read_yaml
 from serl.training.link import HELLO
+from serl.types import FrozenModel
 from serl.version import commit
 
 FORMAT = 1
@@ -48,7 +49,7 @@ LEARNER_LOCK, PROCESSES_LOCK = "learner.lock", "processes.lock"
 _VERSIONED = ("serl", "numpy", "torch", "mujoco")
 
 
-class RunInfo(BaseModel):
+class RunInfo(FrozenModel):
     """The content of `config.yaml`.
 
     Attributes:
@@ -58,8 +59,6 @@ class RunInfo(BaseModel):
             results depend on.
         config: the resolved configuration.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     format: int = FORMAT
     created: datetime

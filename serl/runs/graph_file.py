@@ -6,12 +6,13 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from serl.arm_profile import SIM, is_real
 from serl.errors import BadInput
 from serl.system.files import expand_home
 from serl.system.settings_file import HomePath, merge
+from serl.types import FrozenModel
 
 _TAKEN = ("learner", "console")
 """Names of a run's other processes and nodes."""
@@ -39,7 +40,7 @@ Namespace = Annotated[str, AfterValidator(_check_namespace)]
 """Type of a setting for a ROS namespace, from the root."""
 
 
-class RobotEntry(BaseModel):
+class RobotEntry(FrozenModel):
     """A robot of a graph.
 
     Attributes:
@@ -51,8 +52,6 @@ class RobotEntry(BaseModel):
             arm behind ROS 2 that has an actor.
         actor: whether an actor is started, which drives the arm and sends steps to the learner.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     name: Name
     profile: Annotated[str, AfterValidator(expand_home)] | None = SIM
@@ -69,7 +68,7 @@ class RobotEntry(BaseModel):
         return self
 
 
-class ConsoleEntry(BaseModel):
+class ConsoleEntry(FrozenModel):
     """The web page beside a robot.
 
     Attributes:
@@ -79,14 +78,12 @@ class ConsoleEntry(BaseModel):
             alone.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
-
     robot: Name
     port: int = Field(8765, ge=1024, le=65535)
     host: str = Field("", max_length=253)
 
 
-class GraphConfig(BaseModel):
+class GraphConfig(FrozenModel):
     """The processes and settings that `serl up` starts.
 
     Attributes:
@@ -100,10 +97,8 @@ class GraphConfig(BaseModel):
         console: the web page, for one of the robots.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
-
     task: str | None = None
-    settings: dict[str, Any] = {}
+    settings: dict[str, Any] = Field({})
     runs: HomePath = Path("runs")
     run: HomePath | None = None
     learner: bool = True

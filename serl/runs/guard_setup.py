@@ -60,7 +60,6 @@ class GuardSetup(NamedTuple):
         side: "left" or "right" for an arm of a pair, else empty.
         robot: name or file of the arm's profile.
         namespace: namespace of the arm's driver.
-        profile: the arm's profile.
         config: configuration of the guard.
     """
 

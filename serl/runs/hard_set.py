@@ -42,7 +42,6 @@ class Row(NamedTuple):
     """A learner.
 
     Attributes:
-        text: description.
         fixed: settings that make it this learner.
         usual: settings that may be changed.
     """

@@ -5,13 +5,14 @@ from __future__ import annotations
 from ipaddress import IPv4Address
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
 from serl.errors import BadInput
 from serl.system.sockets import is_own
+from serl.types import FrozenModel
 
 
-class RosConfig(BaseModel):
+class RosConfig(FrozenModel):
     """Settings of what a run publishes for other programs of ROS 2.
 
     Attributes:
@@ -20,12 +21,10 @@ class RosConfig(BaseModel):
             ROS 2 always do.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
-
     publish_state: bool = False
 
 
-class NetworkConfig(BaseModel):
+class NetworkConfig(FrozenModel):
     """The hosts of a run; by default a run stays on one host and opens no network socket.
 
     Attributes:
@@ -33,8 +32,6 @@ class NetworkConfig(BaseModel):
         key_file: the key that these hosts share; see `serl.system.authentication`.
         domain: the ROS domain of these hosts, unless `ROS_DOMAIN_ID` is set.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     hosts: tuple[IPv4Address, ...] = ()
     key_file: Path = Path("~/.config/serl/key")

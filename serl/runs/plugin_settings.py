@@ -25,7 +25,6 @@ class Choice(NamedTuple):
     """A field of `TrainConfig` whose model depends on a plug-in.
 
     Attributes:
-        field: name of the field.
         kind: kind of the plug-in.
         setting: name of the setting that selects the plug-in, in the field's model or in the run's.
         contract: base class of the models of all plug-ins of this kind.

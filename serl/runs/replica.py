@@ -35,12 +35,7 @@ _SCRATCH = ".reopened"
 
 
 class Replica:
-    """Copies of the logs that are not in the learner's own folder of the run.
-
-    Args:
-        folder: the run.
-        spec: spec of the records.
-    """
+    """Copies of the logs that are not in the learner's own folder of the run."""
 
     def __init__(self, folder: RunFolder, spec: Spec) -> None:
         self._folder = folder

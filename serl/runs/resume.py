@@ -216,7 +216,6 @@ class Continuation:
     """The state of a run, read for its learner; notices are written as rows of metrics.
 
     Args:
-        folder: the run.
         metrics: receives rows of metrics.
 
     Raises:

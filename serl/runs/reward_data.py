@@ -45,8 +45,6 @@ class LabelledRecording(NamedTuple):
 
     Attributes:
         folder: folder of the episode's file.
-        name: name of the file.
-        episode: the recorded episode.
         labels: labels by step number.
         noted_m: tool positions that the actor logged beside the episode.  # (N, 3), or empty
     """

@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from serl import plugins
 from serl.errors import BadInput
@@ -20,6 +20,7 @@ from serl.runs.folder import CONFIG, RunFolder
 from serl.runs.settings import run_settings
 from serl.system.files import checked_name
 from serl.system.settings_file import checked, leaves, merge, nest, read_yaml
+from serl.types import FrozenModel
 
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 
@@ -27,7 +28,7 @@ MAX_RUNS = 10_000
 """Most runs of a sweep."""
 
 
-class SweepConfig(BaseModel):
+class SweepConfig(FrozenModel):
     """The content of a sweep's file.
 
     Attributes:
@@ -37,12 +38,10 @@ class SweepConfig(BaseModel):
         factors: values of settings by dotted name; every combination is a configuration.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
-
     tasks: tuple[str, ...] = Field(min_length=1)
     seeds: tuple[Seed, ...] = Field(min_length=1)
-    settings: dict[str, Any] = {}
-    factors: dict[str, tuple[Any, ...]] = {}
+    settings: dict[str, Any] = Field({})
+    factors: dict[str, tuple[Any, ...]] = Field({})
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -65,7 +64,6 @@ class SweepRun:
     Attributes:
         configuration: name of the combination of factors; "base" without any.
         task: task by name or path.
-        seed: seed of the run.
         path: folder of the run.
         family: the settings that it shares with the other seeds.
     """

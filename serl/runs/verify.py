@@ -50,7 +50,6 @@ class Contents(NamedTuple):
     """The content of one actor's log, in numbers.
 
     Attributes:
-        actor: name of the actor.
         starts: number of starts of the actor.
         episodes: files, open ones included.
         records: steps and ends.
@@ -75,7 +74,6 @@ class VerifyReport(NamedTuple):
 
     Attributes:
         contents: contents of each log, demonstrations last.
-        checkpoints: number of checkpoints.
         lost: records that are known to have existed and are not in the log, or that the learner
             passed over.
         duplicated: records that the learner accepted more than once.

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from serl.errors import BadInput, SerlError
-from serl.types import Image
+from serl.types import FrozenModel, Image
 
 RETRY_S = 1.0
 _DEVICES = Path("/dev")
@@ -32,7 +32,7 @@ class VideoEnded(SerlError):
     """The error after the last frame of a video file."""
 
 
-class CaptureConfig(BaseModel):
+class CaptureConfig(FrozenModel):
     """The requested frame size and rate; a device may deliver another size or rate.
 
     Attributes:
@@ -44,8 +44,6 @@ class CaptureConfig(BaseModel):
             needs a fixed exposure as well.
         white_balance_k: fixed colour temperature; None leaves it to the camera.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     width: int = Field(640, ge=16, le=4096)
     height: int = Field(480, ge=16, le=4096)

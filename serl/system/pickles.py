@@ -176,11 +176,7 @@ class _Plain:
 
 
 class _Unpickler(pickle._Unpickler):
-    """The unpickler in Python, whose instructions can be restricted.
-
-    Args:
-        data: a pickle.
-    """
+    """The unpickler in Python, whose instructions can be restricted."""
 
     stack: list[Any]
     metastack: list[list[Any]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from serl.intervention import Event
 from serl.system.settings_file import merge
@@ -14,6 +14,7 @@ from serl.teleop.leader_arm import MAPPING as LEADER
 from serl.teleop.leader_joints import LeaderJointsConfig
 from serl.teleop.mapping import MappingConfig
 from serl.teleop.operator import OperatorConfig
+from serl.types import FrozenModel
 
 JOY_AXES = tuple(f"axis{number}" for number in range(16))
 JOY_BUTTONS = tuple(f"button{number}" for number in range(32))
@@ -46,7 +47,7 @@ TWIST = MappingConfig(
 """Unitless commands in [-1, 1] along the axes of an action, as MoveIt Servo accepts them."""
 
 
-class TeleopConfig(BaseModel):
+class TeleopConfig(FrozenModel):
     """Teleoperation settings of an actor.
 
     Entries that a mapping leaves out keep their defaults; a scale of 0 disables an axis.
@@ -68,14 +69,12 @@ class TeleopConfig(BaseModel):
             task's `motion`.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
-
     operator: OperatorConfig = OperatorConfig()
     terminal: MappingConfig = keyboard.MAPPING
     keyboard: MappingConfig = keyboard.MAPPING
     gamepad: MappingConfig = gamepad.MAPPING
     spacemouse: MappingConfig = spacemouse.MAPPING
-    device: dict[str, Any] = {}
+    device: dict[str, Any] = Field({})
     joy: MappingConfig = JOY
     twist: MappingConfig = TWIST
     leader: MappingConfig = LEADER

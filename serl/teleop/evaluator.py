@@ -32,7 +32,6 @@ class Evaluator:
     """A `Teleop` that rewards progress, penalises regress, and never acts.
 
     Args:
-        config: its habits.
         training: the task, with its measure of progress, and the simulation.
     """
 

@@ -11,19 +11,20 @@ from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from serl.errors import BadInput, CorruptData
 from serl.geometry import Quaternion, Vector, add, from_rotation_vector, multiply, rotate
 from serl.system.files import read_bounded
 from serl.teleop.leader_arm import LeaderArm, Pose
+from serl.types import FrozenModel
 
 _MAX_BYTES = 4_000_000
 _FAR = 1e3  # m or rad: no arm has such a position
 _TURNING, _SLIDING = ("revolute", "continuous"), ("prismatic",)
 
 
-class LeaderJointsConfig(BaseModel):
+class LeaderJointsConfig(FrozenModel):
     """Settings of a leader arm that publishes its joints on `<actor>/leader_joints`.
 
     Attributes:
@@ -39,8 +40,6 @@ class LeaderJointsConfig(BaseModel):
         follow: publish the robot's joints on `<actor>/leader_command` while the leader does not
             drive, under the leader's names, for a leader with motors of the same kinematics.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     urdf: Path
     base: str = Field(min_length=1)

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, NamedTuple, Protocol
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from serl.intervention import Event
 from serl.teleop.device import Device, DeviceReport
+from serl.types import FrozenModel
 
 AXES = ("x", "y", "z", "roll", "pitch", "yaw", "gripper")
 """Axes of an operator's motion, in the order of its numbers."""
@@ -18,7 +19,7 @@ Axis = Literal["x", "y", "z", "roll", "pitch", "yaw", "gripper"]
 Scale = Annotated[float, Field(ge=-1, le=1)]
 
 
-class MappingConfig(BaseModel):
+class MappingConfig(FrozenModel):
     """The mapping of a device; the operator stands behind the robot and looks forward.
 
     A plug-in device declares a subclass as `Config`, with its own mapping as defaults and with
@@ -34,14 +35,12 @@ class MappingConfig(BaseModel):
         events: event of each button press.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
-
-    axes: dict[str, tuple[Axis, Scale]] = {}
-    pushes: dict[str, tuple[Axis, Scale]] = {}
+    axes: dict[str, tuple[Axis, Scale]] = Field({})
+    pushes: dict[str, tuple[Axis, Scale]] = Field({})
     dead_zone: float = Field(0.1, ge=0, lt=1)
     deadman: str | None = None
     threshold: float | None = Field(None, gt=0, lt=1)
-    events: dict[str, Event] = {}
+    events: dict[str, Event] = Field({})
 
 
 class DeviceKind(Protocol):

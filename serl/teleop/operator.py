@@ -8,7 +8,7 @@ from collections.abc import Callable
 from enum import StrEnum
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from serl.bimanual import LEFT, RIGHT
 from serl.errors import BadInput
@@ -17,10 +17,10 @@ from serl.intervention import Event
 from serl.specs import ArraySpec
 from serl.teleop.device import Device, DeviceLost, RemoteDevice, read_device
 from serl.teleop.mapping import AXES, Axis, MappingConfig, Wish, read_wish
-from serl.types import Action, Array, Observation
+from serl.types import Action, Array, FrozenModel, Observation
 
 
-class OperatorConfig(BaseModel):
+class OperatorConfig(FrozenModel):
     """Settings that decide when an operator is in control, and when a device has timed out.
 
     Attributes:
@@ -33,8 +33,6 @@ class OperatorConfig(BaseModel):
             as silent: no operator holds a device that still.
         drives: axes that the operator takes over, the policy keeps the others; None for all.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     hold_over_s: float = Field(0.3, ge=0, le=5)
     stale_s: float = Field(0.1, gt=0, le=0.5)

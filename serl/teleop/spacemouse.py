@@ -98,7 +98,6 @@ class SpaceMouseInfo(NamedTuple):
         name: the vendor's name of the device.
         product: number of the USB product, four hexadecimal digits.
         serial: serial number; often empty.
-        port: USB port.
     """
 
     path: Path

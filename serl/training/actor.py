@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from serl.clock import Clock, WallClock
 from serl.errors import NeedsPerson, Silent
@@ -19,14 +19,14 @@ from serl.robot import Homing, Robot
 from serl.task import Task
 from serl.training.learned_policy import LearnedPolicy
 from serl.training.resets import EpisodeStarts, ResetTask, SceneReset, ScriptedTask
-from serl.types import ActionSource, End, EndReason, Observation, Step
+from serl.types import ActionSource, End, EndReason, FrozenModel, Observation, Step
 
 logger = logging.getLogger(__name__)
 
 _Found = TypeVar("_Found")
 
 
-class ActorConfig(BaseModel):
+class ActorConfig(FrozenModel):
     """Settings of an actor.
 
     Attributes:
@@ -41,8 +41,6 @@ class ActorConfig(BaseModel):
         exploring_share: share of the episodes in which the policy explores; in the others it takes
             the mode, so that successes near the demonstrations remain.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     reset_attempts: int = Field(3, ge=1, le=1000)
     reset_time_limit_s: float = Field(20.0, gt=0, le=3600)
@@ -110,7 +108,6 @@ class Actor:
         clock: keeps the control rate; in real time, the first episode waits for weights.
         observers: see `serl.loop.Observer`; the log comes first.
         site: operators, scene and process.
-        config: see `ActorConfig`.
         reset: brings arm and scene to a start between two episodes; None for the task's own reset.
         evaluates: rewards and penalties of operators evaluate recent steps; see `serl.loop.run`.
     """

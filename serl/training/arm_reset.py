@@ -51,7 +51,6 @@ class ArmReset(SceneReset):
     drawn by `begin`. With a taught path, a part in the hand is first put back along that path.
 
     Args:
-        task: the task.
         robot: the arm; a `TurningRobot` turns to the orientation of the start, and an
             `AdjustableRobot` with a mode for resets has its gains meanwhile.
         config: settings of the reset.
@@ -249,7 +248,6 @@ class _LegScript:
     """Policy that follows the legs of an arm's reset, one after the other.
 
     Args:
-        robot: the arm.
         motion: meaning of its actions.
         legs: the legs, the last of which is exact.
         carries: the hand holds the part that a taught path puts back.

@@ -10,14 +10,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from serl.policy import Policy
+from serl.types import FrozenModel
 
 _NEARLY_DONE = 0.9  # progress at which a script hands over, before it has succeeded
 
 
-class CurriculumConfig(BaseModel):
+class CurriculumConfig(FrozenModel):
     """Settings of the reverse curriculum.
 
     Attributes:
@@ -27,8 +28,6 @@ class CurriculumConfig(BaseModel):
         window: number of episodes over which the success rate is taken.
         until: share of the run's steps by which the share has grown to 1 at the latest.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     start: float = Field(1.0, gt=0, le=1)
     step: float = Field(0.1, gt=0, le=1)
@@ -41,7 +40,6 @@ class Curriculum:
     """The curriculum of one actor; after a restart it continues from the steps trained on.
 
     Args:
-        config: see `CurriculumConfig`.
         trained: returns the share of the run's steps that were trained on.
         progress: returns the present progress of the task, from 0 to 1.
         expert: creates the scripted expert, anew for each episode.

@@ -133,7 +133,6 @@ class Trial:
     """One unassisted episode.
 
     Attributes:
-        seed: seed of the start.
         success: True if the task was solved, by the ground truth.
         steps: length in steps.
         duration_s: task time.

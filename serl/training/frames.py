@@ -179,7 +179,6 @@ class FeatureStore:
     not block; and one at a time, so that replaying a log gives the same features as the run did.
 
     Args:
-        cameras: names of the cameras.
         capacity: number of slots.
         encoder: computes the features.
         folder: directory of a file for the features; None keeps all in memory.

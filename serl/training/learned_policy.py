@@ -104,7 +104,6 @@ class BackPressure(Observer):
         max_lead_steps: online steps that the simulation may be ahead of the learner.
         patience_s: time without news from the learner after which a warning is logged.
         policy: provides the number of steps that the learner has trained on.
-        actor: name of this actor.
         is_stopping: polled while waiting.
         sent_before: online steps that this actor sent before it was restarted.
     """

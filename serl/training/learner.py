@@ -9,7 +9,7 @@ from itertools import chain, islice
 from typing import Any, NamedTuple
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from serl.agent import Agent, State
 from serl.errors import CorruptData, SerlError
@@ -17,7 +17,7 @@ from serl.log.metrics import EventRow, Metrics, Rate, UpdateRow
 from serl.training.learner_stats import EpisodeTracker, LearnerProgress, restore_progress
 from serl.training.replay import Prefetch, Replay
 from serl.transport import MAX_LEAD, MAX_VERSION, LearnerEnd, Snapshot
-from serl.types import Arrival, LostRecord, Step, is_online
+from serl.types import Arrival, FrozenModel, LostRecord, Step, is_online
 
 # A restarted learner continues from beyond any version that its predecessor may have published
 # since the checkpoint: actors accept only newer ones.
@@ -34,7 +34,7 @@ _MEASURED = (
 )
 
 
-class LearnerConfig(BaseModel):
+class LearnerConfig(FrozenModel):
     """Settings of the learner around the algorithm.
 
     Attributes:
@@ -57,8 +57,6 @@ class LearnerConfig(BaseModel):
         checkpoint_every: online steps between checkpoints.
         metrics_every: online steps between rows of metrics.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     capacity: int = Field(200_000, ge=1, le=100_000_000)
     image_bytes: int = Field(64 << 30, ge=1)
@@ -86,7 +84,6 @@ class Learner:
     Args:
         replay: the replay, which already holds the demonstrations.
         transport: delivers records and accepts weights.
-        config: see `LearnerConfig`.
         batch_size: transitions per critic update.
         utd: critic updates per online step, all in one `agent.update`.
         rate_hz: control rate of the task.

@@ -33,7 +33,6 @@ class ControlStatus(NamedTuple):
     """Control periods of an actor in real time, since its start.
 
     Attributes:
-        periods: number of periods.
         late: periods that began late by more than a tenth of a period.
         delayed: actions that were late by more than 1.5 periods, see `serl.ros.nodes.actor`.
     """

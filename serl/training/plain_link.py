@@ -152,8 +152,6 @@ class ExactlyOnce:
     """A filter of a learner's end: each record once, in order, and none after a gap.
 
     Args:
-        spec: spec of the records.
-        run: name of the run.
         cursors: number of records of each stream that the learner has.
         places: episode and index of the next record of each stream, as far as known.
         admit: returns why an actor is refused; empty when it is admitted.

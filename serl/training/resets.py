@@ -161,9 +161,6 @@ class EpisodeStarts:
     """Starts of episodes in a simulation, determined by seeds.
 
     Args:
-        robot: the simulation.
-        purpose: purpose of the episodes.
-        seed: seed of the run.
         actor: name of the actor: each has its own starts.
         first: number of the first start.
 

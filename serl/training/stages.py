@@ -15,14 +15,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-)
+from pydantic import Field
 
 from serl.loop import Result
 from serl.training.actor import Actor
+from serl.types import FrozenModel
 
 
 def take_turns(
@@ -50,7 +47,7 @@ def take_turns(
 StageName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
 
 
-class Stage(BaseModel):
+class Stage(FrozenModel):
     """One task of several that reset each other.
 
     Attributes:
@@ -60,9 +57,7 @@ class Stage(BaseModel):
         config: settings that differ from those of the run, such as the task's direction.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
-
     then: str
     tries: int = Field(3, ge=1, le=1000)
     otherwise: str | None = None
-    config: dict[str, Any] = {}
+    config: dict[str, Any] = Field({})

@@ -151,7 +151,6 @@ class FrankaArm:
         prefix: prefix of the names, as given.
         stop_reason: reason of the first stop; None while motion is allowed.
         impedance: gains and clips of the arm's controller.
-        gripper: gripper of the arm.
         hand: number of the body of the hand.
         is_late: commands reach the arm with a lag that the caller controls (`drive`,
             `apply_gripper`).

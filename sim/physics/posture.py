@@ -26,13 +26,9 @@ class Posture:
     """Torque that pulls the joints of an arm towards a posture without moving its tool.
 
     Args:
-        model: model of the arm.
         data: state of the model.
         site: number of the tool's site.
         joints: indices of the arm's joints.
-
-    Attributes:
-        target_rad: target posture.
     """
 
     def __init__(
@@ -61,7 +57,6 @@ class ForwardKinematics:
     """The pose of an arm's tool at given joint angles.
 
     Args:
-        model: model of the arm.
         site: number of the tool's site.
         joints: indices of the arm's joints.
     """
@@ -81,7 +76,6 @@ class JointMove:
     """Synchronous move of all joints to the home posture, from rest to rest.
 
     Args:
-        kinematics: kinematics of the arm.
         start: joint angles at the start of the move.
     """
 

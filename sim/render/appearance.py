@@ -41,8 +41,6 @@ class Appearance:
     """The drawn model of a simulation.
 
     Args:
-        mjcf: MJCF of the simulation.
-        model: model of the simulation.
         data: live state of the simulation.
         detail: place of the scene that a camera `detail` shows from near.
 

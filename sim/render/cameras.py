@@ -25,7 +25,6 @@ class Cameras:
     """Source of the camera images of readings.
 
     Args:
-        model: model of the scene.
         data: live state of the model.
         views: views by name.
         renderer: "ray", "gl", or "auto" for the faster one on this machine.

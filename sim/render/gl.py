@@ -28,7 +28,6 @@ class GLRenderer:
     A context takes 100 MB; it belongs to the process that created it, and does not survive a fork.
 
     Args:
-        model: model of the scene.
         data: live state of the model.
         supersampling: samples per pixel along each axis. With shadows, each sample is a picture of
             its own under a lamp in another place, which makes the shadows soft.

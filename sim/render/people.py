@@ -23,7 +23,6 @@ class PeopleRenderer:
     times as long.
 
     Args:
-        robot: the simulation.
         supersampling: samples per pixel along each axis.
         name: "gl", "ray", or "" for "gl" if it can be used.
         shadows: draw shadows; pictures without them are for live views.

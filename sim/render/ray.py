@@ -46,7 +46,6 @@ class RayRenderer:
     `sim/render/lighting.py`: a model's other lights are ignored.
 
     Args:
-        model: model of the scene.
         data: live state of the model.
         supersampling: rays per pixel along each axis, at edges, in pictures with shadows.
         shadows: draw shadows and highlights; without them a picture takes a tenth of the time:

@@ -183,7 +183,6 @@ class ArmExpert(ABC):
     Args:
         truth: function that returns the current truth.
         motion: meaning of an action.
-        seed: seed of the noise.
     """
 
     NOISE = 0.05

@@ -30,7 +30,6 @@ class Fit:
         chamfer_m: height of the slopes beside the hole that lead into it; they stand on the rim.
         latch_n: force at which a latch at the bottom gives way; 0 for none.
         latch_m: travel of the latch.
-        mass_kg: mass of the peg.
     """
 
     peg_m: Vector

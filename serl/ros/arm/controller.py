@@ -103,7 +103,6 @@ class SettledController:
 
     Args:
         robot: the arm's namespace.
-        profile: the arm's profile.
     """
 
     def __init__(self, node: RosNode, robot: str, profile: ArmProfile) -> None:

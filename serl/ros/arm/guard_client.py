@@ -31,7 +31,6 @@ class GuardReport(NamedTuple):
     """The state that a guard reports.
 
     Attributes:
-        state: the guard's state.
         cause: the reason for a hold or a stop.
         not_now: why the guard, stopped or disarmed, would refuse the operator's order; empty if it
             would accept.

@@ -112,7 +112,6 @@ class TransformPublisher:
 
     Args:
         robot: the namespace of the topic `tf`; empty for the root.
-        urdf: the arm's URDF.
     """
 
     def __init__(self, node: RosNode, robot: str, urdf: str) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from serl.arm_pair import UNMOVED_BASE, Mount
 from serl.geometry import (
@@ -23,12 +23,12 @@ from serl.geometry import (
 from serl.motion import Pose
 from serl.robot import ServedRobot
 from serl.setpoint import PROFILE_PERIOD_S
-from serl.types import Image
+from serl.types import FrozenModel, Image
 
 _SLIPPERY_S = 1.5
 
 
-class RehearsalConfig(BaseModel):
+class RehearsalConfig(FrozenModel):
     """Settings `rehearsal.*` of `serl sim --rehearsal`.
 
     Attributes:
@@ -43,8 +43,6 @@ class RehearsalConfig(BaseModel):
         slip_high_s: longest time.
         seed: seed of the arm's looks and physics, of its drift and of its slips.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     image_latency_s: float = Field(0.06, ge=0, le=1)
     camera_hz: float = Field(15.0, gt=0, le=100)
@@ -75,7 +73,6 @@ class RehearsalArm:
     are in the frame in which the base began, as a tracker that was calibrated once gives them.
 
     Args:
-        arm: the simulation.
         config: settings of the faults.
         mount: place of the base in the frame of the simulation, before it drifts.
 

@@ -417,7 +417,6 @@ class GainServices:
     `RosArm.switch`.
 
     Args:
-        node: node of the actor.
         arm: the arm whose controller is switched.
         side: "left" or "right" for an arm of a pair.
     """

@@ -91,7 +91,6 @@ class SimulationDriver:
     Args:
         node: the process's node, with the parameters.
         robot: the arm's namespace.
-        arm: the simulation.
         profile: topic names and message types of the arm.
         tracked: bodies whose pose is published.
         qos: quality of service of all published topics.

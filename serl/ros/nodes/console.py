@@ -72,7 +72,6 @@ class RosConsoleBackend:
     """A `ConsoleBackend` of the actors of a run, over ROS 2; one of them is driven.
 
     Args:
-        run: folder of the run.
         actors: the actors; the first is driven until the operator selects another.
     """
 

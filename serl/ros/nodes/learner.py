@@ -46,11 +46,7 @@ def run(run_folder: Path) -> None:
 
 
 class LearnerNode:
-    """A learner managed by ROS 2's lifecycle tools.
-
-    Args:
-        folder: folder of the run.
-    """
+    """A learner managed by ROS 2's lifecycle tools."""
 
     def __init__(self, node: RosNode, folder: RunFolder) -> None:
         self._node, self._folder = node, folder

@@ -146,9 +146,6 @@ class Link:
     """Sender of all epochs of an actor in order, oldest first, from the learner's cursor on.
 
     Args:
-        run_folder: folder of the run.
-        actor: name of the actor.
-        log: settings of its log.
         transport: transport of its records; None for the topics of ROS 2.
     """
 

@@ -124,7 +124,6 @@ class _DeploymentSite(Site):
     """An arm in a deployment: simulated in this process, simulated in its node, or real.
 
     Attributes:
-        robot: the arm.
         simulated: whether the arm is simulated.
         leaves_the_scene: whether only the operator restores the scene after an episode.
     """

@@ -34,7 +34,6 @@ class Attendant:
     """Prompts a person, and on confirmation ends stops, arms guards and resumes actors.
 
     Args:
-        run: folder of the run.
         arms: the guarded arm of each actor; both arms of a pair as `actor/left`, `actor/right`.
     """
 

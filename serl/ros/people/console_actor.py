@@ -49,14 +49,11 @@ class ConsoleActor:
 
     Args:
         remote: calls services with signatures.
-        run: folder of the run.
-        name: name of the actor.
         arms: the actor's arms behind guards by name, see `serl.ros.real_arm.arms_behind_guards`;
             none for a simulation in the actor's process.
         profile: profile of the arm, by name or file, if it is a real one; or the file of a pair.
 
     Attributes:
-        name: name of the actor.
         crops: the crops of the cameras in the file of the arm, or of both arms, by name.
         is_secondary: whether the operator drives another actor; pictures are then rarer.
     """

@@ -83,7 +83,6 @@ class OperatorInterface(Observer):
     """The operator input of an actor: devices, services and stops, across all stages.
 
     Args:
-        actor: name of the actor.
         config: settings of teleoperation.
         frame: the frame in which the actions are expressed: see `action_frame`.
         link: the actor's folder, in which a stop is stored.
@@ -177,7 +176,6 @@ class Control(Observer):
     """The services and the state topic of one actor.
 
     Args:
-        actor: name of the actor.
         human_input: receives the events of the services.
         has_operator: checks whether any device sends messages.
         robot: the robot; if simulated, its scene is published.

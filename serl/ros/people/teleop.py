@@ -42,7 +42,6 @@ class TopicDevice:
     Args:
         name: name shown to people.
         axes: names of the axes, in the order of the message.
-        buttons: names of the buttons.
         now_s: returns monotonic seconds.
     """
 
@@ -153,7 +152,6 @@ class _Input(NamedTuple):
 
     Attributes:
         devices: the device; or the devices of the left and the right arm.
-        mapping: mapping of the reports.
         name: name shown for the devices of both arms; empty for names by arm.
         in_action_frame: the input is in the frame of the actions, not along the base's axes.
     """
@@ -168,7 +166,6 @@ class TopicDevices(Observer):
     """All topics by which people drive an actor, as devices.
 
     Args:
-        actor: name of the actor.
         config: settings of teleoperation, with the mappings of the topics.
         frame: the frame of the actions; a twist in another frame is ignored.
     """

@@ -36,7 +36,6 @@ class SetupSession:
     """A commissioning session with one arm.
 
     Args:
-        arm: the arm of the cell.
         asker: asks the person.
         out: file of the profile; pictures are stored beside it.
         devices: devices of this machine for takeovers, besides those over topics.

@@ -40,7 +40,6 @@ class TaughtTask(NamedTuple):
 
     Attributes:
         config: settings of the task.
-        training: settings of its trainings.
     """
 
     config: RealTaskConfig

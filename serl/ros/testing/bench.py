@@ -61,17 +61,13 @@ class ProfileBench(GuardProcesses):
     compliance tables of its own where the profile's controller takes them, see `tables_of`.
 
     Args:
-        folder: folder of the run.
         profile: the profile, or its name or file.
-        driver: the file of a `Driver`.
-        motion: motion of the arm.
         compliance: compliance of the task; None for those tables.
 
     Attributes:
         profile: the profile in use.
         missing: parts of the profile that are left out, with their types.
         arm: the actor's end.
-        node: the actor's node.
     """
 
     def __init__(

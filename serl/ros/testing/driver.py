@@ -10,11 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from serl.arm_profile import ArmProfile, Channel
 from serl.ros.testing.laws import LAWS, Law, load_law
 from serl.system.settings_file import checked, read_yaml
+from serl.types import FrozenModel
 
 Role = Literal[
     "target",
@@ -30,10 +31,8 @@ Role = Literal[
 Number = bool | int | float | str
 
 
-class Fact(BaseModel):
+class Fact(FrozenModel):
     """A statement about a driver, with the place in its sources that shows it."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     source: str = Field(min_length=1)
 
@@ -73,10 +72,8 @@ class DriverJoints(Fact):
     rest_rad: tuple[float, ...]
 
 
-class DriverGripper(BaseModel):
+class DriverGripper(FrozenModel):
     """The gripper: its command, its joint, and the positions when closed and open."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     command: DriverChannel
     state: DriverChannel
@@ -91,7 +88,7 @@ class DriverParameters(Fact):
     values: dict[str, Number]
 
 
-class Driver(BaseModel):
+class Driver(FrozenModel):
     """The driver and the controller of an arm.
 
     Attributes:
@@ -104,8 +101,6 @@ class Driver(BaseModel):
         parameters: parameters of the controller.
         hears_wrench: the controller subscribes to the force sensor; None if it does not.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     law: NamedFact
     node: NamedFact

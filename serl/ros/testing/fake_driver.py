@@ -66,7 +66,6 @@ class FakeDriver:
     """A tool that a controller moves, with the topics of its driver.
 
     Args:
-        driver: description of the driver.
         namespace: namespace of the arm, from the root.
     """
 

@@ -79,7 +79,6 @@ class GuardProcesses(contextlib.ExitStack):
     """A guard and further processes of one run, which end with this context.
 
     Args:
-        folder: folder of the run.
         config: the guard's configuration.
 
     Attributes:
