@@ -34,6 +34,8 @@ class Pair:
         right: the arm whose names get the prefix `right_`.
 
     Attributes:
+        observation_spec: specs of both arms' readings, the left arm first.
+        action_spec: spec of a joint action: the left arm's entries, then the right arm's.
         stop_reason: reason of the first stop of both arms; None while motion is allowed.
     """
 
@@ -43,21 +45,13 @@ class Pair:
         self.left, self.right = left, right
         self.stop_reason: str | None = None
         (self._split,) = left.action_spec.shape
-        self._action_spec = _join_actions(left.action_spec, right.action_spec)
-        self._entered: ExitStack | None = None
-
-    @property
-    def observation_spec(self) -> ObservationSpec:
-        """The specs of both arms' readings, the left arm first."""
-        left, right = self.left.observation_spec, self.right.observation_spec
-        return ObservationSpec(
-            state=_join(left.state, right.state), images=_join(left.images, right.images)
+        self.action_spec = _join_actions(left.action_spec, right.action_spec)
+        both = left.observation_spec, right.observation_spec
+        self.observation_spec = ObservationSpec(
+            state=_join(*(each.state for each in both)),
+            images=_join(*(each.images for each in both)),
         )
-
-    @property
-    def action_spec(self) -> ArraySpec:
-        """The spec of a joint action: the left arm's entries, then the right arm's."""
-        return self._action_spec
+        self._entered: ExitStack | None = None
 
     def observe(self) -> Observation:
         """Return the newest reading of both arms.
@@ -84,7 +78,7 @@ class Pair:
             BadInput: the action has another shape, or is not finite and in [-1, 1].
             SerlError: one arm fails; both are then stopped.
         """
-        check_action(action, self._action_spec)
+        check_action(action, self.action_spec)
         if self._stop_if_either():
             return np.zeros_like(action)
         try:

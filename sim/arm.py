@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -17,12 +18,11 @@ from serl.motion import Pose, check_action, pose_from
 from serl.robot import reading_parts, reading_spec
 from serl.setpoint import PROFILE_PERIOD_S
 from serl.sim.physics.arm import JOINTS, FrankaArm, flat, pose_array
-from serl.sim.physics.controller import TABLE_PARAMETERS
+from serl.sim.physics.controller import TABLE_PARAMETERS, Impedance
 from serl.sim.physics.kinematics import body_frame, to_wxyz
 from serl.sim.physics.urdf import arm_urdf
 from serl.sim.scene import PHYSICS_DT_S, build_model, scene_mjcf
 from serl.sim.world import STEPS_PER_TICK, World
-from serl.specs import ObservationSpec
 from serl.task import Placement, Scene, TaskConfig
 from serl.types import Action, Array
 
@@ -74,15 +74,10 @@ class ArmWorld(World):
         self.action_spec = config.action_spec
         ends = np.cumsum([motion.action_spec.shape[0] for motion in self._motions]).tolist()
         self._entries = [slice(*limits) for limits in pairwise([0, *ends])]  # of each arm's action
-        self._observation_spec = reading_spec(JOINTS, scene.tracked, config.all_views, scene.bases)
-        self._parts = reading_parts(self._observation_spec)
+        self.observation_spec = reading_spec(JOINTS, scene.tracked, config.all_views, scene.bases)
+        self._parts = reading_parts(self.observation_spec)
         self._delayed: tuple[list[float], float] | None = None  # numbers of a reading, their time
         self.reset(0)
-
-    @property
-    def observation_spec(self) -> ObservationSpec:
-        """Names, shapes and units of a reading."""
-        return self._observation_spec
 
     @property
     def stop_reason(self) -> str | None:
@@ -238,26 +233,24 @@ class ArmWorld(World):
             arm.end_period()
 
 
-class SimArm(ArmWorld):
-    """One arm in MuJoCo, which can also replace a driver; implements `serl.robot.ServedRobot`.
+class DrivenArm(ABC):
+    """Commands of a driver to one arm of a world, in real time; see `serl.robot.ServedRobot`.
 
     Attributes:
         impedance: gains and clips of the arm's controller.
     """
 
-    def __init__(self, scene: Scene, config: TaskConfig) -> None:
-        super().__init__(scene, config)
-        (self._arm,) = self.arms
-        self.impedance = self._arm.impedance
+    _arm: FrankaArm
+    impedance: Impedance
 
     @property
     def target(self) -> tuple[Pose, bool]:
         """The target pose of the tool, and whether the gripper is commanded to close."""
         return self._arm.target
 
-    def aim(self, target: Pose, closed: bool) -> None:
-        """Set the target pose and the gripper command directly; ignored while stopped."""
-        self._arm.aim(target, closed)
+    @abstractmethod
+    def pass_tick(self) -> None:
+        """Advance by 10 ms with the controller at the setpoint that the arm was given."""
 
     def grip(self, closed: bool) -> None:
         """Close or open the gripper."""
@@ -272,17 +265,27 @@ class SimArm(ArmWorld):
         self._arm.exert(wrench)
 
     def follow(self, setpoint: Pose) -> None:
-        """Advance by 10 ms with the controller at a setpoint that the caller has limited already.
-
-        See `pass_tick`.
-        """
+        """Set the controller to a setpoint that the caller has limited already; see `pass_tick`."""
         self._arm.follow(setpoint)
         self.pass_tick()
 
     def follow_joints(self, joints: Sequence[float]) -> None:
-        """Advance by 10 ms with the controller at joint angles that the caller has limited."""
+        """Set the controller to joint angles that the caller has limited; see `pass_tick`."""
         self._arm.follow_joints(joints)
         self.pass_tick()
+
+
+class SimArm(ArmWorld, DrivenArm):
+    """One arm in MuJoCo, which can also replace a driver; implements `serl.robot.ServedRobot`."""
+
+    def __init__(self, scene: Scene, config: TaskConfig) -> None:
+        super().__init__(scene, config)
+        (self._arm,) = self.arms
+        self.impedance = self._arm.impedance
+
+    def aim(self, target: Pose, closed: bool) -> None:
+        """Set the target pose and the gripper command directly; ignored while stopped."""
+        self._arm.aim(target, closed)
 
     def turn_to(self, orientation: Quaternion) -> None:
         """Turn the target with the next actions, also about axes that actions do not turn."""

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from serl.bimanual import LEFT, RIGHT, PairConfig
 from serl.errors import BadInput
-from serl.motion import Pose
-from serl.sim.arm import ArmWorld
-from serl.sim.physics.controller import Impedance
+from serl.sim.arm import ArmWorld, DrivenArm
 from serl.sim.physics.urdf import arm_urdf
 from serl.sim.scene import build_model
 from serl.task import Scene
@@ -47,7 +45,7 @@ class SimPair(ArmWorld):
         }
 
 
-class PairSide:
+class PairSide(DrivenArm):
     """One arm of a pair, as `serl.robot.ServedRobot` as far as a driver in real time needs it.
 
     Poses are in the frame of both. Time passes when the right arm follows a setpoint.
@@ -57,7 +55,6 @@ class PairSide:
         number: 0 for the left arm, 1 for the right one.
 
     Attributes:
-        impedance: gains and clips of the arm's controller.
         fovy_rad: vertical fields of view of the cameras of both arms.
     """
 
@@ -65,13 +62,8 @@ class PairSide:
         self._world, self._number = world, number
         self._arm = world.arms[number]
         self._other = world.arms[1 - number].prefix
-        self.impedance: Impedance = self._arm.impedance
+        self.impedance = self._arm.impedance
         self.fovy_rad = world.fovy_rad
-
-    @property
-    def target(self) -> tuple[Pose, bool]:
-        """The target pose of the tool, and whether the gripper is to be closed."""
-        return self._arm.target
 
     def measure(self) -> dict[str, list[float]]:
         """Return the state of the arm and of the tracked bodies, without the arm's prefix."""
@@ -89,33 +81,12 @@ class PairSide:
         """Return the URDF of the arm, in the frame of its own base, not randomised."""
         return self._world.side_urdf(self._number)
 
-    def grip(self, closed: bool) -> None:
-        """Close or open the gripper."""
-        self._arm.grip(closed)
-
-    def slip(self, slips: bool) -> None:
-        """Let the fingers lose their hold, or hold again."""
-        self._arm.gripper.slip(slips)
-
     def restore(self, seed: int) -> None:
         """Place the free bodies of the scene, and leave the arms."""
         self._world.restore(seed)
 
-    def exert(self, wrench: Sequence[float]) -> None:
-        """Exert a wrench with the tool, in its own frame."""
-        self._arm.exert(wrench)
-
-    def follow(self, setpoint: Pose) -> None:
-        """Set the controller to a setpoint; the right arm's then advances both by 10 ms."""
-        self._arm.follow(setpoint)
-        self._pass_tick()
-
-    def follow_joints(self, joints: Sequence[float]) -> None:
-        """Set the controller to joint angles; the right arm's then advances both by 10 ms."""
-        self._arm.follow_joints(joints)
-        self._pass_tick()
-
-    def _pass_tick(self) -> None:
+    def pass_tick(self) -> None:
+        """Advance both arms by 10 ms if this is the right one, which is set last."""
         if self._number == 1:
             self._world.pass_tick()
 

@@ -95,7 +95,7 @@ class SimCar(World):
         self._own = np.isin(model.geom_bodyid, _subtree(model, "car"))
         self._floor = model.geom("table").id
         self._steering = int(model.joint("steer_left").qposadr[0])
-        self._observation_spec = ObservationSpec(
+        self.observation_spec = ObservationSpec(
             state={
                 "car_pose": ArraySpec(shape=(7,), unit="m, quaternion xyzw, base frame"),
                 "car_twist": ArraySpec(shape=(6,), unit="m/s rad/s, frame of the car"),
@@ -109,11 +109,6 @@ class SimCar(World):
         self._late: Action | None  # until it reaches the car
         self._delayed: dict[str, Array] | None
         self.reset(0)
-
-    @property
-    def observation_spec(self) -> ObservationSpec:
-        """Names, shapes and units of a reading."""
-        return self._observation_spec
 
     def act(self, action: Action) -> Action:
         """Drive with `action` from now on; return the executed action, zeros while stopped."""

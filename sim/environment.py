@@ -18,7 +18,7 @@ import mujoco
 import numpy as np
 from gymnasium import spaces
 
-from serl.errors import BadInput, SerlError
+from serl.errors import BadInput, SerlError, described
 from serl.specs import ArraySpec, array_name
 from serl.types import Action
 
@@ -112,7 +112,7 @@ def failures_of(name: str, kind: type[SerlError] = SerlError) -> Iterator[None]:
     try:
         yield
     except (Exception, SystemExit) as error:  # each environment fails in its own way
-        line, prefix = line_of(error), f"gymnasium:{name}: "
+        line, prefix = described(error), f"gymnasium:{name}: "
         if isinstance(error, BadInput):
             line = str(error).removeprefix(prefix)
         raise kind(prefix + line) from error
@@ -167,7 +167,7 @@ def _import(module: str, name: str) -> None:
     try:
         importlib.import_module(module)
     except ImportError as error:
-        raise BadInput(f"gymnasium:{name}: pip install {module}: {line_of(error)}") from error
+        raise BadInput(f"gymnasium:{name}: pip install {module}: {described(error)}") from error
 
 
 def _render_modes(name: str) -> tuple[str, ...]:
@@ -338,8 +338,3 @@ def action_scale(space: Space, name: str) -> tuple[np.ndarray[Any, Any], np.ndar
     if not (np.isfinite(low).all() and np.isfinite(high).all() and (low < high).all()):
         raise BadInput(f"gymnasium:{name}: actions {space}: expected finite bounds")
     return low, (high - low) / 2.0
-
-
-def line_of(error: BaseException) -> str:
-    """Return an error as one line of text."""
-    return " ".join(f"{type(error).__name__}: {error}".split())[:300]

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from serl.errors import BadInput, SerlError, SpecMismatch
+from serl.errors import BadInput, SerlError, SpecMismatch, described
 from serl.motion import check_action
 from serl.sim.environment import (
     SUCCESS_KEYS,
@@ -16,7 +16,6 @@ from serl.sim.environment import (
     arrays_of,
     describe,
     failures_of,
-    line_of,
     make_environment,
     number_of,
     parts_of,
@@ -47,6 +46,7 @@ class SimGymnasium:
         config: settings of the task: a `GymnasiumConfig`.
 
     Attributes:
+        observation_spec: names, shapes and units of a reading.
         stop_reason: reason of the first stop; None while motion is allowed.
     """
 
@@ -58,7 +58,7 @@ class SimGymnasium:
         self.action_spec: ArraySpec = config.action_spec
         described = self.describe(config.id, config.make)
         outcome = ArraySpec(shape=(len(OUTCOME),), unit=" ".join(OUTCOME))
-        self._spec = ObservationSpec(
+        self.observation_spec = ObservationSpec(
             state={**described.state, "outcome": outcome},
             images={name: described.images[name] for name in config.all_views},
         )
@@ -89,11 +89,6 @@ class SimGymnasium:
             found = [number_of(f"info[{key!r}]", info[key]) for key in keys if key in info]
         return any(abs(number) > 0.0 for number in found) if found else None  # NaN is none
 
-    @property
-    def observation_spec(self) -> ObservationSpec:
-        """Names, shapes and units of a reading."""
-        return self._spec
-
     def __enter__(self) -> Self:
         return self
 
@@ -107,7 +102,7 @@ class SimGymnasium:
         stamps = dict.fromkeys(("robot", *images), self._steps / self._config.rate_hz)
         reading = Observation(state=state, images=images, stamps=stamps)
         with failures_of(self._config.id, SpecMismatch):
-            self._spec.validate_observation(reading)
+            self.observation_spec.validate_observation(reading)
         return reading
 
     def act(self, action: Action) -> Action:
@@ -206,8 +201,8 @@ class SimGymnasium:
     def _read(self) -> tuple[dict[str, Array], dict[str, Image]]:
         """Return state and images of the last observation, as new arrays."""
         kept = dict(self._arrays)  # new arrays after each step, which nothing changes
-        images = {name: kept.pop(name) for name in self._spec.images}
-        state = {name: kept[name] for name in self._spec.state if name in kept}
+        images = {name: kept.pop(name) for name in self.observation_spec.images}
+        state = {name: kept[name] for name in self.observation_spec.state if name in kept}
         if not state:
             state["last_action"] = self._action.copy()
         ended = self._success, self._terminated, self._truncated
@@ -246,7 +241,7 @@ class EnvironmentRenderer:
         try:
             picture = np.asarray(self._env.render())
         except Exception as error:  # each environment fails in its own way
-            raise SerlError(f"{self._name}: cannot be drawn: {line_of(error)}") from error
+            raise SerlError(f"{self._name}: cannot be drawn: {described(error)}") from error
         if picture.ndim != 3 or picture.shape[2] != 3:
             raise SerlError(f"{self._name}: has no picture: expected the render mode rgb_array")
         high, wide = picture.shape[:2]

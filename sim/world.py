@@ -43,9 +43,11 @@ class World(ABC):
         randomizer: sampler of the world of a seed; None without randomisation.
         fovy_rad: vertical fields of view of the cameras by name, not randomised.
         settle_s: time for which a reset simulates the robot at rest.
+        observation_spec: names, shapes and units of a reading.
     """
 
     settle_s: ClassVar[float]
+    observation_spec: ObservationSpec
     _pushed_bodies: Sequence[int]  # the body of each disturbance on which its pushes act
 
     def __init__(
@@ -67,11 +69,6 @@ class World(ABC):
         self._cameras = Cameras(model, data, views, config.renderer, self._add_noise)
         self._images: dict[str, Image] | None = None  # of this instant, once they were requested
         self._warnings = data.warning.number  # a view: looking the array up takes longer
-
-    @property
-    @abstractmethod
-    def observation_spec(self) -> ObservationSpec:
-        """Names, shapes and units of a reading."""
 
     @abstractmethod
     def _mjcf(self) -> str:

@@ -10,7 +10,6 @@ import numpy as np
 from pydantic import Field
 
 from serl.camera import View
-from serl.geometry import from_rotation_vector
 from serl.motion import Motion
 from serl.policy import Policy
 from serl.robot import Truth
@@ -23,10 +22,11 @@ from serl.tasks.parts.arm_task import (
     Specs,
     State,
     gripper_motion,
+    small_views,
     tool_state,
 )
 from serl.tasks.parts.cube import Cube, PutDown, Starts, restore
-from serl.tasks.parts.steering import DOWN, rng_at, scalar, yaw
+from serl.tasks.parts.steering import DOWN, about_z, rng_at, scalar, yaw
 from serl.tasks.parts.training_defaults import from_pixels, from_state_at_length
 from serl.types import Action, Array, Observation
 
@@ -35,11 +35,6 @@ _INSIDE_M = (0.09, 0.075)  # half the inside of a bin
 _WALL_M = (0.003, 0.009)  # half the thickness and half the height
 _FROM_M, _TO_M = (0.47, 0.12), (0.47, -0.12)
 _STARTS = Starts((0.40, -0.10), (0.50, 0.10), 0.20)
-
-_VIEWS = {
-    "front": View(camera="field", width=64, height=64),
-    "wrist": View(camera="wrist", width=64, height=64),
-}
 
 
 class BinRelocationConfig(TaskConfig):
@@ -53,7 +48,7 @@ class BinRelocationConfig(TaskConfig):
 
     time_limit_s: float = Field(12.0, gt=0, le=86_400)
     motion: Motion = gripper_motion((0.33, -0.24, 0.030), (0.61, 0.24, 0.30), 0.9)
-    views: dict[ViewName, View] = _VIEWS
+    views: dict[ViewName, View] = small_views(front="field", wrist="wrist")
     can_reset: ClassVar[bool] = True
     direction: Literal["forward", "backward"] = "forward"
     hold_steps: int = Field(3, ge=1, le=1000)
@@ -186,7 +181,7 @@ class BinRelocation(ArmTask):
 
     def _place(self, rng: np.random.Generator) -> Placement:
         x, y = _spot(self._source, rng)
-        turned = from_rotation_vector((0.0, 0.0, rng.uniform(-0.6, 0.6)))
+        turned = about_z(rng.uniform(-0.6, 0.6))
         part = np.array((x, y, _PART.half_m, *turned))
         return Placement(tcp=np.array((*_STARTS.draw(rng), *DOWN)), bodies={"part": part})
 

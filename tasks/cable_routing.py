@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import Field
 
 from serl.camera import View
-from serl.geometry import from_rotation_vector, rotate, wrap_angle
+from serl.geometry import rotate, wrap_angle
 from serl.motion import Motion
 from serl.policy import Policy
 from serl.robot import Truth
@@ -25,9 +25,10 @@ from serl.tasks.parts.arm_task import (
     Specs,
     State,
     gripper_motion,
+    small_views,
     tool_state,
 )
-from serl.tasks.parts.steering import CLOSE, DOWN, OPEN, quaternion_of, scalar, yaw
+from serl.tasks.parts.steering import CLOSE, DOWN, OPEN, about_z, quaternion_of, scalar, yaw
 from serl.tasks.parts.training_defaults import from_pixels, from_state_at_length
 from serl.types import Action, Array
 
@@ -39,11 +40,6 @@ _CLIP_LINK = 8  # begins at the slot if the cable is taut
 _CLIP_M = _CLIP_LINK * _LINK_M  # from the fixed end of the cable to the clip
 _SLOT_M = 0.005  # half of it: a millimetre of room on each side of the cable
 _POST_M = (0.006, 0.006, 0.0225)  # half the size of a post
-
-_VIEWS = {
-    "side": View(camera="side", width=64, height=64),
-    "wrist": View(camera="wrist", width=64, height=64),
-}
 
 
 class CableRoutingConfig(TaskConfig):
@@ -59,7 +55,7 @@ class CableRoutingConfig(TaskConfig):
 
     time_limit_s: float = Field(12.0, gt=0, le=86_400)
     motion: Motion = gripper_motion((0.38, -0.32, 0.013), (0.70, 0.32, 0.25), 0.9)
-    views: dict[ViewName, View] = _VIEWS
+    views: dict[ViewName, View] = small_views(side="side", wrist="wrist")
     fixed_m: tuple[float, float] = (0.28, 0.0)
     spread_m: tuple[Length, Length] = (0.01, 0.04)
     turned_rad: Turns = (0.3, 0.6)
@@ -147,7 +143,7 @@ class CableRouting(ArmTask):
         x, y = np.array(self.config.fixed_m) + rng.uniform(-spread, spread)
         turned = rng.choice((-1.0, 1.0)) * rng.uniform(*self.config.turned_rad)
         start = rng.uniform((0.44, -0.10, 0.17), (0.52, 0.10, 0.20))
-        quaternion = from_rotation_vector((0.0, 0.0, turned))
+        quaternion = about_z(turned)
         return Placement(
             tcp=np.array((*start, *DOWN)),
             bodies={

@@ -14,7 +14,6 @@ from serl.camera import View
 from serl.geometry import (
     Vector,
     conjugate,
-    from_rotation_vector,
     multiply,
     rotate,
     to_rotation_vector,
@@ -35,12 +34,13 @@ from serl.tasks.parts.arm_task import (
     State,
     Vector64,
     gripper_motion,
+    small_views,
     tool_state,
 )
 from serl.tasks.parts.peg_and_hole import CONNECTOR, hole_detail, peg_mjcf, walls_mjcf
-from serl.tasks.parts.steering import CLOSE, DOWN, OPEN, quaternion_of, scalar, steer, yaw
+from serl.tasks.parts.steering import CLOSE, DOWN, OPEN, about_z, quaternion_of, scalar, steer, yaw
 from serl.tasks.parts.training_defaults import from_pixels, from_state_at_length
-from serl.types import Action, Array, Observation
+from serl.types import Action, Array
 
 _BOARD_M = 0.02  # height of its top
 _RACK, _SOCKET = (-0.07, 0.0, _BOARD_M), (0.06, 0.0, _BOARD_M)  # in the frame of the panel
@@ -51,11 +51,6 @@ _LEVER_RAD, _FLIPPED_RAD, _LEVER_M = 1.1, 0.9, 0.06
 _CARD = replace(CONNECTOR, latch_n=0.0)  # a latch would push the card out again
 _RIM_M = _BOARD_M + _CARD.rim_m
 _HALF_CARD_M = _CARD.peg_m[2]
-
-_VIEWS = {
-    "front": View(camera="field", width=64, height=64),
-    "wrist": View(camera="wrist", width=64, height=64),
-}
 
 
 class DashboardConfig(TaskConfig):
@@ -72,7 +67,7 @@ class DashboardConfig(TaskConfig):
 
     time_limit_s: float = Field(25.0, gt=0, le=86_400)
     motion: Motion = gripper_motion((0.32, -0.24, 0.035), (0.64, 0.24, 0.25), 0.6)
-    views: dict[ViewName, View] = _VIEWS
+    views: dict[ViewName, View] = small_views(front="field", wrist="wrist")
     spread_m: tuple[Length, Length] = (0.02, 0.03)
     max_yaw_rad: float = Field(0.15, ge=0, le=math.pi)
     clearance_m: float = Field(0.0005, gt=0, le=0.0015)
@@ -95,7 +90,6 @@ class Dashboard(ArmTask):
     def __init__(self, config: DashboardConfig | None = None) -> None:
         made = config or DashboardConfig()
         super().__init__(made, made.hold_steps)
-        self._start = np.array((0.0, 0.0, 0.0, *DOWN), np.float32)
 
     def _specs(self) -> tuple[Specs, Specs]:
         turn = ArraySpec(shape=(1,), unit="rad")
@@ -124,11 +118,6 @@ class Dashboard(ArmTask):
             front=_FRONT,
             detail=hole_detail(_CARD, self.config.clearance_m, "socket"),
         )
-
-    def begin(self, reading: Observation) -> None:
-        """Begin an episode: remember the start pose of the tool."""
-        super().begin(reading)
-        self._start = reading.state["tcp_pose"].copy()
 
     def _arm_state(self, state: State) -> dict[str, Array]:
         turned = wrap_angle(yaw(state["tcp_pose"]) - yaw(self._start), 2.0 * math.pi)
@@ -202,7 +191,7 @@ class Dashboard(ArmTask):
     def _place(self, rng: np.random.Generator) -> Placement:
         x, y = (np.array((0.48, 0.0)) + rng.uniform(-1.0, 1.0, 2) * self.config.spread_m).tolist()
         turned = rng.uniform(-self.config.max_yaw_rad, self.config.max_yaw_rad)
-        about = from_rotation_vector((0.0, 0.0, turned))
+        about = about_z(turned)
         card = np.array((x, y, 0.0)) + rotate(about, (*_RACK[:2], _BOARD_M + _HALF_CARD_M))
         tool = rng.uniform((0.38, -0.12, 0.17), (0.46, 0.12, 0.21))
         return Placement(

@@ -25,21 +25,17 @@ from serl.tasks.parts.arm_task import (
     Specs,
     State,
     gripper_motion,
+    small_views,
     tool_state,
 )
 from serl.tasks.parts.steering import CLOSE, DOWN, OPEN, scalar
 from serl.tasks.parts.training_defaults import from_pixels, from_state
-from serl.types import Action, Array, Observation
+from serl.types import Action, Array
 
 _TRAVEL_M = 0.16
 _FACE_M = 0.06  # from the middle of the handle to the front, with room for the hand between
 _DEPTH_M = 0.20
 _CABINET, _FRONT, _HANDLE = "0.36 0.52 0.68 1", "0.80 0.72 0.58 1", "0.94 0.45 0.20 1"
-
-_VIEWS = {
-    "side": View(camera="side", width=64, height=64),
-    "wrist": View(camera="wrist", width=64, height=64),
-}
 
 
 class DrawerConfig(TaskConfig):
@@ -54,7 +50,7 @@ class DrawerConfig(TaskConfig):
 
     time_limit_s: float = Field(8.0, gt=0, le=86_400)
     motion: Motion = gripper_motion((0.32, -0.20, 0.10), (0.62, 0.20, 0.32))
-    views: dict[ViewName, View] = _VIEWS
+    views: dict[ViewName, View] = small_views(side="side", wrist="wrist")
     middle_m: Vector = (0.55, 0.0, 0.16)
     spread_m: tuple[Length, Length, Length] = (0.03, 0.06, 0.03)
     open_m: float = Field(0.10, gt=0, lt=_TRAVEL_M)
@@ -81,7 +77,6 @@ class Drawer(ArmTask):
     def __init__(self, config: DrawerConfig | None = None) -> None:
         made = config or DrawerConfig()
         super().__init__(made, made.hold_steps)
-        self._start = np.zeros(3, np.float32)
 
     def _specs(self) -> tuple[Specs, Specs]:
         arm = {"tcp_from_start": POSITION, **TOOL_SPEC, "force": FORCE}
@@ -94,13 +89,8 @@ class Drawer(ArmTask):
         tracked = ("cabinet", "handle")
         return Scene(bodies=_BODIES, place=self._place, tracked=tracked, front=_FRONT_CAMERA)
 
-    def begin(self, reading: Observation) -> None:
-        """Begin an episode: remember the start pose of the tool."""
-        super().begin(reading)
-        self._start = reading.state["tcp_pose"][:3].copy()
-
     def _arm_state(self, state: State) -> dict[str, Array]:
-        start = state["tcp_pose"][:3] - self._start
+        start = state["tcp_pose"][:3] - self._start[:3]
         return {"tcp_from_start": start, **tool_state(state), "force": state["wrench"][:3]}
 
     def _scene_state(self, state: State) -> dict[str, Array]:

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 
 from serl.bimanual import LEFT, RIGHT, PairConfig
 from serl.camera import View
-from serl.geometry import conjugate, from_rotation_vector, rotate, wrap_angle
+from serl.geometry import conjugate, rotate, wrap_angle
 from serl.motion import Motion
 from serl.policy import Policy
 from serl.robot import Truth
@@ -31,7 +31,7 @@ from serl.tasks.parts.arm_task import (
     gripper_motion,
     target,
 )
-from serl.tasks.parts.steering import CLOSE, DOWN, OPEN, quaternion_of, scalar, steer, yaw
+from serl.tasks.parts.steering import CLOSE, DOWN, OPEN, about_z, quaternion_of, scalar, steer, yaw
 from serl.tasks.parts.training_defaults import from_pixels, from_state_at_length
 from serl.types import Action, Array, Observation, Outcome
 
@@ -216,7 +216,7 @@ class Handover(ArmTask):
     def _place(self, rng: np.random.Generator) -> Placement:
         x, y = rng.uniform(self.config.field_low_m, self.config.field_high_m)
         turned = rng.uniform(-self.config.max_yaw_rad, self.config.max_yaw_rad)
-        bar = np.array((x, y, _HALF_M[2], *from_rotation_vector((0.0, 0.0, turned))))
+        bar = np.array((x, y, _HALF_M[2], *about_z(turned)))
         left = rng.uniform((0.34, -0.08), (0.44, 0.08))
         right = rng.uniform((0.66, -0.08), (0.74, 0.08))
         return Placement(

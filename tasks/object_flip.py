@@ -17,7 +17,7 @@ from serl.policy import Policy
 from serl.robot import Truth
 from serl.specs import ArraySpec
 from serl.task import Placement, Scene, TaskConfig, ViewName
-from serl.tasks.parts.arm_task import ArmTask, Specs, State
+from serl.tasks.parts.arm_task import ArmTask, Specs, State, small_views
 from serl.tasks.parts.steering import DOWN, quaternion_of, rng_at, scalar, tilt_of
 from serl.tasks.parts.training_defaults import from_state
 from serl.types import Action, Array, Observation, Outcome
@@ -29,11 +29,6 @@ _PATTY_M, _HALF_THICK_M = 0.03, 0.008
 _START_M = (0.45, 0.0, 0.35)
 _LIP_M = 0.010
 _IRON = "0.25 0.27 0.30 1"
-
-_VIEWS = {
-    "side": View(camera="side", width=64, height=64),
-    "pan": View(camera="pan", width=64, height=64),
-}
 
 
 class ObjectFlipConfig(TaskConfig):
@@ -54,7 +49,7 @@ class ObjectFlipConfig(TaskConfig):
         box_high_m=(0.70, 0.20, 0.55),
         max_rotation_rad=1.8,
     )
-    views: dict[ViewName, View] = _VIEWS
+    views: dict[ViewName, View] = small_views(side="side", pan="pan")
     hold_steps: int = Field(10, ge=1, le=1000)
 
 

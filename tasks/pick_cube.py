@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from serl.camera import View
-from serl.geometry import from_rotation_vector, wrap_angle
+from serl.geometry import wrap_angle
 from serl.motion import Motion
 from serl.policy import Policy
 from serl.robot import Truth
@@ -24,10 +24,11 @@ from serl.tasks.parts.arm_task import (
     Specs,
     State,
     gripper_motion,
+    small_views,
     tool_state,
 )
 from serl.tasks.parts.cube import Cube, Starts, restore
-from serl.tasks.parts.steering import CLOSE, DOWN, OPEN, scalar, yaw
+from serl.tasks.parts.steering import CLOSE, DOWN, OPEN, about_z, scalar, yaw
 from serl.tasks.parts.training_defaults import from_pixels, from_state, on_features
 from serl.types import Action, Array, Observation
 
@@ -36,10 +37,6 @@ _HANG_M = 0.03  # at most, below the tool, of a cube held at its upper edge
 _CUBE = Cube("cube", _HALF_M)
 _STARTS = Starts((0.40, -0.10), (0.50, 0.10), 0.20)
 
-_VIEWS = {
-    "front": View(camera="field", width=64, height=64),
-    "wrist": View(camera="wrist", width=64, height=64),
-}
 
 _BODIES = f"""
 <camera name="field" pos="1.05 0 0.62" xyaxes="0 1 0 -0.72 0 0.69" fovy="36"/>
@@ -65,7 +62,7 @@ class PickCubeConfig(TaskConfig):
     """
 
     motion: Motion = gripper_motion((0.30, -0.25, 0.015), (0.65, 0.25, 0.35), 0.8)
-    views: dict[ViewName, View] = _VIEWS
+    views: dict[ViewName, View] = small_views(front="field", wrist="wrist")
     can_reset: ClassVar[bool] = True
     field_low_m: tuple[float, float] = (0.35, -0.20)
     field_high_m: tuple[float, float] = (0.60, 0.20)
@@ -99,7 +96,6 @@ class PickCube(ArmTask):
     def __init__(self, config: PickCubeConfig | None = None) -> None:
         made = config or PickCubeConfig()
         super().__init__(made, made.hold_steps)
-        self._start, self._start_yaw = np.zeros(3, np.float32), 0.0
 
     def _specs(self) -> tuple[Specs, Specs]:
         turned = ArraySpec(shape=(1,), unit="rad")
@@ -116,17 +112,11 @@ class PickCube(ArmTask):
         """A table with one cube."""
         return Scene(bodies=_BODIES, place=self._place, tracked=("cube",))
 
-    def begin(self, reading: Observation) -> None:
-        """Begin an episode: remember the start pose of the tool."""
-        super().begin(reading)
-        pose = reading.state["tcp_pose"]
-        self._start, self._start_yaw = pose[:3].copy(), yaw(pose)
-
     def _arm_state(self, state: State) -> dict[str, Array]:
         tcp = state["tcp_pose"]
         return {
-            "tcp_from_start": tcp[:3] - self._start,
-            "yaw_from_start": scalar(wrap_angle(yaw(tcp) - self._start_yaw, 2.0 * math.pi)),
+            "tcp_from_start": tcp[:3] - self._start[:3],
+            "yaw_from_start": scalar(wrap_angle(yaw(tcp) - yaw(self._start), 2.0 * math.pi)),
             **tool_state(state),
         }
 
@@ -209,7 +199,7 @@ class PickCube(ArmTask):
         turned = rng.uniform(-self.config.max_yaw_rad, self.config.max_yaw_rad)
         x, y = rng.uniform(low, high)
         start = _STARTS.draw(rng)
-        cube = np.array((x, y, _HALF_M, *from_rotation_vector((0.0, 0.0, turned))))
+        cube = np.array((x, y, _HALF_M, *about_z(turned)))
         return Placement(tcp=np.array((*start, *DOWN)), bodies={"cube": cube})
 
 

@@ -54,7 +54,6 @@ class Reach(ArmTask):
     def __init__(self, config: ReachConfig | None = None) -> None:
         made = config or ReachConfig()
         super().__init__(made, made.hold_steps)
-        self._start = np.zeros(3, np.float32)
 
     def _specs(self) -> tuple[Specs, Specs]:
         speed = TOOL_SPEC["tcp_velocity"]
@@ -66,15 +65,10 @@ class Reach(ArmTask):
         """A table and a marker at the goal."""
         return Scene(bodies=_BODIES, place=self._place, tracked=("goal",))
 
-    def begin(self, reading: Observation) -> None:
-        """Begin an episode: remember the start pose of the tool."""
-        super().begin(reading)
-        self._start = reading.state["tcp_pose"][:3].copy()
-
     def _arm_state(self, state: State) -> dict[str, Array]:
         tool = tool_state(state)
         del tool["gripper"]
-        return {"tcp_from_start": state["tcp_pose"][:3] - self._start, **tool}
+        return {"tcp_from_start": state["tcp_pose"][:3] - self._start[:3], **tool}
 
     def _scene_state(self, state: State) -> dict[str, Array]:
         return {"goal_from_tcp": state["goal_pose"][:3] - state["tcp_pose"][:3]}

@@ -11,7 +11,6 @@ from pydantic import Field
 
 from serl.bimanual import LEFT, RIGHT, PairConfig
 from serl.camera import View
-from serl.geometry import from_rotation_vector
 from serl.motion import Motion
 from serl.policy import Policy
 from serl.robot import Truth
@@ -42,7 +41,7 @@ from serl.tasks.parts.belt import (
     links,
     turns,
 )
-from serl.tasks.parts.steering import CLOSE, DOWN, OPEN, scalar, steer, yaw
+from serl.tasks.parts.steering import CLOSE, DOWN, OPEN, about_z, scalar, steer, yaw
 from serl.tasks.parts.training_defaults import from_pixels, from_state_at_length
 from serl.types import Action, Array, Observation
 
@@ -200,8 +199,8 @@ class TimingBelt(ArmTask):
         return Placement(
             tcp=np.array((x, y + HELD_M, z, *DOWN)),
             bodies={
-                "pulleys": np.array((*middle, 0.0, *from_rotation_vector((0.0, 0.0, turned)))),
-                "belt0": np.array((*first, *from_rotation_vector((0.0, 0.0, FIRST[2])))),
+                "pulleys": np.array((*middle, 0.0, *about_z(turned))),
+                "belt0": np.array((*first, *about_z(FIRST[2]))),
             },
             held_m=2.0 * HALF_THICK_M,
             right_tcp=np.array((x, y - HELD_M, z, *TOWARDS_LEFT)),

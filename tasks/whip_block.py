@@ -10,14 +10,14 @@ import numpy as np
 from pydantic import Field
 
 from serl.camera import View
-from serl.geometry import Vector, from_rotation_vector, rotate
+from serl.geometry import Vector, rotate
 from serl.motion import Motion, WrenchLimits
 from serl.policy import Policy
 from serl.robot import Truth
 from serl.specs import ArraySpec
 from serl.task import Length, Placement, Scene, TaskConfig, ViewName
-from serl.tasks.parts.arm_task import ArmTask, Specs, State, Vector64
-from serl.tasks.parts.steering import DOWN, quaternion_of, scalar, tilt_of
+from serl.tasks.parts.arm_task import ArmTask, Specs, State, Vector64, small_views
+from serl.tasks.parts.steering import DOWN, about_z, quaternion_of, scalar, tilt_of
 from serl.tasks.parts.training_defaults import from_state
 from serl.types import Action, Array, Observation, Outcome
 
@@ -30,11 +30,6 @@ _STEM_M, _PLATE_M = 0.16, (0.002, 0.014, 0.009)  # of the handle: its length; ha
 _PRONG_M, _APART_M, _LOWEST_M, _TOOL_M = 0.003, 0.010, 0.19, 0.1034
 _REACH_M = _LOWEST_M - _TOOL_M - 0.016  # from the tool point down to where the stem should be
 _START_M = (0.52, 0.0, 0.27)
-
-_VIEWS = {
-    "side": View(camera="side", width=64, height=64),
-    "wrist": View(camera="wrist", width=64, height=64),
-}
 
 
 class WhipBlockConfig(TaskConfig):
@@ -60,7 +55,7 @@ class WhipBlockConfig(TaskConfig):
         box_high_m=(0.60, 0.20, 0.40),
         max_rotation_rad=0.5,
     )
-    views: dict[ViewName, View] = _VIEWS
+    views: dict[ViewName, View] = small_views(side="side", wrist="wrist")
     spread_m: tuple[Length, Length] = (0.02, 0.003)
     max_yaw_rad: float = Field(0.02, ge=0, le=math.pi)
     aside_m: float = Field(0.001, ge=0, le=0.01)
@@ -172,12 +167,12 @@ class WhipBlock(ArmTask):
         turned = rng.uniform(-config.max_yaw_rad, config.max_yaw_rad)
         names = list(_OTHERS)
         names.insert(int(rng.integers(1, _BLOCKS - 2)), "loose")
-        bodies = {"stand": np.array((x, y, 0.0, *_about_z(turned)))}
+        bodies = {"stand": np.array((x, y, 0.0, *about_z(turned)))}
         for level, name in enumerate(names):
             dx, dy = rng.uniform(-config.aside_m, config.aside_m, 2).tolist()
             height = _STAND_M + (2 * level + 1) * _HALF_M[2] + 0.0002
             yaw = turned + rng.uniform(-0.02, 0.02)
-            bodies[name] = np.array((x + dx, y + dy, height, *_about_z(yaw)))
+            bodies[name] = np.array((x + dx, y + dy, height, *about_z(yaw)))
         x, y, z = _START_M
         start = (x + rng.uniform(-0.02, 0.02), y, z + rng.uniform(-0.02, 0.02))
         return Placement(tcp=np.array((*start, *DOWN)), bodies=bodies, held_m=0.02)
@@ -194,10 +189,6 @@ def fork_m(state: State) -> Vector64:
 def _upright(pose: Array) -> float:
     """Return the cosine of the tilt of a block."""
     return rotate(quaternion_of(pose), (0.0, 0.0, 1.0))[2]
-
-
-def _about_z(angle_rad: float) -> tuple[float, float, float, float]:
-    return from_rotation_vector((0.0, 0.0, angle_rad))
 
 
 _NEAR_M = _HALF_M[0] + 0.012  # from the block's middle to the fork where its run begins

@@ -186,17 +186,12 @@ def train_time_to_go(
         held_out=count,
         seed=config.seed,
     )
-    model = _descend(
-        TimeToGo.create(card, _generator(config), trunk), learned, config, rng, progress
-    )
+    fresh = TimeToGo.create(card, torch.Generator().manual_seed(config.seed), trunk)
+    model = _descend(fresh, learned, config, rng, progress)
     error_s = np.abs(model.seconds(tested.states, tested.images) - tested.left_s).mean()
     constant_s = np.abs(np.median(learned.left_s) - tested.left_s).mean()
     measured = {"error_s": float(error_s), "constant_s": float(constant_s)}
     return replace(model, card=card.model_copy(update=measured))
-
-
-def _generator(config: TimeToGoConfig) -> torch.Generator:
-    return torch.Generator().manual_seed(config.seed)
 
 
 def _descend(

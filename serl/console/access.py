@@ -156,18 +156,19 @@ class OperatorLease:
 
     Args:
         now_s: clock, monotonic seconds.
-        expires_s: time without heartbeat after which the lease expires.
     """
 
-    def __init__(self, now_s: Callable[[], float], expires_s: float = 3.0) -> None:
-        self._now_s, self._expires_s = now_s, expires_s
+    EXPIRES_S = 3.0
+
+    def __init__(self, now_s: Callable[[], float]) -> None:
+        self._now_s = now_s
         self._holder: object | None = None
         self._beat_s = 0.0
 
     @property
     def holder(self) -> object | None:
         """The page that holds the lease; None when it is free or expired."""
-        if self._now_s() - self._beat_s > self._expires_s:
+        if self._now_s() - self._beat_s > self.EXPIRES_S:
             self._holder = None
         return self._holder
 

@@ -292,11 +292,10 @@ class Marks(Observer):
 
     Args:
         run: the labelled collection.
-        by: author of the labels.
     """
 
-    def __init__(self, run: RunFolder, by: str = "the operator") -> None:
-        self._folder, self._by = run.path, by
+    def __init__(self, run: RunFolder) -> None:
+        self._folder = run.path
         self._labels = read_labels(self._folder)
         self._newest: StepKey | None = None
 
@@ -323,7 +322,7 @@ class Marks(Observer):
         if place is None:
             raise SerlError("nothing to mark: the episode begins when you drive")
         if self._labels.get(place) != label:
-            append_labels(self._folder, [(place, label)], self._by)
+            append_labels(self._folder, [(place, label)], "the operator")
             self._labels[place] = label
         positives, negatives = self.counts
         return f"{positives} positives, {negatives} negatives"

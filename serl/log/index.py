@@ -11,7 +11,7 @@ import os
 import shutil
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -122,13 +122,15 @@ class Index:
         self._last = (0, Span("", 0, 0, 0))
         try:
             self._database = connect(path)
-            with self._close_on_error(), limited_work(self._database, path):
+            with ExitStack() as on_error, limited_work(self._database, path):
+                on_error.callback(self.close)
                 self._prepare()
                 self._load()
                 self._homes = {
                     actor: (home, place)
                     for actor, home, place in read_rows(self._database, path, "SELECT * FROM home")
                 }
+                on_error.pop_all()
         except sqlite3.OperationalError as error:
             raise sqlite_error(path, error) from error
         except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
@@ -242,14 +244,6 @@ class Index:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    @contextmanager
-    def _close_on_error(self) -> Iterator[None]:
-        try:
-            yield
-        except BaseException:
-            self.close()
-            raise
 
     def _prepare(self) -> None:
         database = self._database

@@ -21,6 +21,7 @@ Values = NDArray[np.float64]
 DRAWS = 10_000
 """Bootstrap draws of an interval."""
 
+_CURVE_DRAWS = 2000  # of seeds within each task
 _CHUNK = 500  # draws at a time, which bounds memory
 _TAILS = (2.5, 97.5)
 
@@ -88,7 +89,7 @@ Statistic = Callable[..., Values]
 """A function of one or more groups that reduces the last axis of their samples."""
 
 
-def estimate(statistic: Statistic, *groups: Group, seed: int = 0, draws: int = DRAWS) -> Estimate:
+def estimate(statistic: Statistic, *groups: Group, draws: int = DRAWS) -> Estimate:
     """Return a statistic of groups with its interval, by a bootstrap stratified by task.
 
     The interval is that of percentiles, extended to hold the statistic itself.
@@ -96,7 +97,6 @@ def estimate(statistic: Statistic, *groups: Group, seed: int = 0, draws: int = D
     Args:
         statistic: function of the groups.
         *groups: results of each configuration; seeds are drawn in each task apart.
-        seed: seed of the draws.
         draws: number of draws.
 
     Returns:
@@ -104,7 +104,7 @@ def estimate(statistic: Statistic, *groups: Group, seed: int = 0, draws: int = D
     """
     if not all(group and all(sample.values.size for sample in group) for group in groups):
         return NOTHING
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     value = float(statistic(*groups))
     found = np.concatenate(
         [
@@ -192,7 +192,7 @@ class Bands(NamedTuple):
     high: Values
 
 
-def performance_profile(group: Group, thresholds: Values, draws: int = 2000) -> Bands:
+def performance_profile(group: Group, thresholds: Values, draws: int = _CURVE_DRAWS) -> Bands:
     """Return the share of all runs with a value above each threshold.
 
     Args:
@@ -211,18 +211,17 @@ def performance_profile(group: Group, thresholds: Values, draws: int = 2000) -> 
     return _bands(curves[0], curves[1])
 
 
-def mean_curve(curves: Sequence[Values], draws: int = 2000) -> Bands:
+def mean_curve(curves: Sequence[Values]) -> Bands:
     """Return the mean over tasks and seeds of curves on a common grid, with intervals by seed.
 
     Args:
         curves: curves of the seeds of each task.  # per task (N, points)
-        draws: number of bootstrap draws of seeds within each task.
     """
     rng = np.random.default_rng(0)
     means, drawn = [], []
     for of_task in curves:
         size = len(of_task)
-        weights = rng.multinomial(size, np.full(size, 1 / size), size=draws) / size
+        weights = rng.multinomial(size, np.full(size, 1 / size), size=_CURVE_DRAWS) / size
         means.append(of_task.mean(0))
         drawn.append(weights @ of_task)
     return _bands(np.mean(means, axis=0), np.mean(drawn, axis=0))
@@ -249,18 +248,17 @@ def survival_curve(sample: Sample) -> tuple[Values, Values]:
     return np.concatenate([start, times], -1), np.concatenate([start + 1.0, left], -1)
 
 
-def reached_curve(group: Group, grids: Sequence[Values], draws: int = 2000) -> Bands:
+def reached_curve(group: Group, grids: Sequence[Values]) -> Bands:
     """Return the mean over tasks of the share of runs for which an event has happened.
 
     Args:
         group: times of one configuration.
         grids: times at which to evaluate each task.  # per task (points,)
-        draws: number of bootstrap draws of seeds within each task.
     """
     rng = np.random.default_rng(0)
     exact, drawn = (
         np.mean([_reached(sample, grid) for sample, grid in zip(each, grids, strict=True)], axis=0)
-        for each in (group, [sample.resampled(draws, rng) for sample in group])
+        for each in (group, [sample.resampled(_CURVE_DRAWS, rng) for sample in group])
     )
     return _bands(exact, drawn)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -213,16 +213,7 @@ def assistance(rows: Sequence[MetricsRow]) -> Assistance:
 
 def total_assistance(parts: Iterable[Assistance]) -> Assistance:
     """Return the total help in several runs."""
-    total = Assistance()
-    for part in parts:
-        total = Assistance(
-            total.episodes + part.episodes,
-            total.steps + part.steps,
-            total.human_steps + part.human_steps,
-            total.takeovers + part.takeovers,
-            total.requests + part.requests,
-        )
-    return total
+    return Assistance(*map(sum, zip(*map(astuple, parts), strict=True)))
 
 
 def _sum(rows: Sequence[MetricsRow], name: str) -> int:

@@ -12,7 +12,7 @@ from serl.errors import BadInput, SerlError
 from serl.intervention import ENDINGS, Event
 from serl.loop import EpisodeKey, Observer, Result, run
 from serl.motion import check_action
-from serl.specs import ArraySpec, ObservationSpec, Spec
+from serl.specs import Spec
 from serl.types import Action, ActionSource, EndReason, Episode, Observation, Outcome
 
 CUT = "the recording was cut here"
@@ -37,19 +37,9 @@ class ReplayRobot:
             raise BadInput("a recording without a step cannot be replayed")
         self._steps = episode.steps
         self._end = episode.end
-        self._spec = spec
+        self.observation_spec, self.action_spec = spec.observation, spec.action
         self.stop_reason = ""
         self.position = 0
-
-    @property
-    def observation_spec(self) -> ObservationSpec:
-        """The spec of the task's observations, as recorded."""
-        return self._spec.observation
-
-    @property
-    def action_spec(self) -> ArraySpec:
-        """The spec of the recorded actions."""
-        return self._spec.action
 
     def observe(self) -> Observation:
         """Return the recorded reading; after the last step the final one.

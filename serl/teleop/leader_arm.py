@@ -33,6 +33,7 @@ _AXES = ("x", "y", "z", "roll", "pitch", "yaw")
 _MOTION = 0.1
 _SWITCH = 0.5  # share of the opening beyond which the gripper is commanded
 _FAR = 1e4  # m: no arm is there
+_SILENCE_S = 0.5  # time without a pose after which the next one is a new reference
 _REST_S = 0.5  # rest after which the next motion is a new takeover
 
 MAPPING = MappingConfig(
@@ -54,9 +55,7 @@ class LeaderArm:
     Args:
         translation_m: translation that is an action of 1.
         rotation_rad: rotation that is an action of 1.
-        name: name shown to operators.
         now_s: monotonic clock in seconds.
-        silence_s: time without a pose after which the next one is a new reference.
         limits: largest distance (m) and angle (rad) to `robot_pose` at which the leader may take
             over, and from where the robot goes to the leader's pose; None to repeat motion alone.
         in_tool_frame: report motion along the axes of the robot's tool instead of its base.
@@ -65,22 +64,22 @@ class LeaderArm:
         robot_pose: pose of the robot's tool in its base frame; None while it is not known.
     """
 
+    name = "the leader arm"
+
     def __init__(
         self,
         translation_m: float,
         rotation_rad: float,
-        name: str = "the leader arm",
         now_s: Callable[[], float] = time.monotonic,
-        silence_s: float = 0.5,
         limits: tuple[float, float] | None = None,
         in_tool_frame: bool = False,
     ) -> None:
-        self.name, self._limits, self._in_tool_frame = name, limits, in_tool_frame
+        self._limits, self._in_tool_frame = limits, in_tool_frame
         self.robot_pose: Pose | None = None
         self._active_s = self._refused_s = float("-inf")
         self._gripper: float | None = None
         self._translation_m, self._rotation_rad = translation_m, rotation_rad
-        self._now_s, self._silence_s = now_s, silence_s
+        self._now_s = now_s
         self._lock = threading.Lock()  # poses arrive in another thread
         self._newest: Pose | None = None
         self._commanded: Pose | None = None
@@ -115,7 +114,7 @@ class LeaderArm:
         with self._lock:
             now_s = self._now_s()
             self._newest = (position, normalize(quaternion))
-            if self._commanded is None or now_s - self._received_s > self._silence_s:
+            if self._commanded is None or now_s - self._received_s > _SILENCE_S:
                 self._commanded = self._newest
             self._received_s = now_s
             sides = [0 if value is None else _side(value) for value in (gripper, self._gripper)]

@@ -63,23 +63,22 @@ class TerminalKeyboard:
     Args:
         descriptor: open terminal.
         mapping: mapping of the keys; a key that moves the robot or takes over can be held.
-        name: name shown to operators.
         now_s: monotonic clock in seconds.
 
     Raises:
         BadInput: the descriptor is no terminal, or this process is in its background.
     """
 
+    name = "this terminal"
+
     def __init__(
         self,
         descriptor: int,
         mapping: MappingConfig = keyboard.MAPPING,
-        name: str = "this terminal",
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         if not os.isatty(descriptor):
             raise BadInput("terminal: standard input is no terminal")
-        self.name = name
         self._descriptor, self._mapping, self._now_s = descriptor, mapping, now_s
         self._keys_s: dict[str, float] = {}  # time of each key's last character
         self._driven_s = float("-inf")

@@ -40,6 +40,7 @@ class PlainSender:
         resent: records sent again.
         in_flight: records queued here: none.
         refused: reason why the learner refuses this actor, unknown with a plug-in transport.
+        drained: True if the transport accepted all records in the log at the last read.
         cut_off: True if the learner is unreachable, unknown with a plug-in transport.
         received_s: monotonic time of the learner's last message; infinite: assumed to be present.
     """
@@ -55,17 +56,12 @@ class PlainSender:
         self._learner = self._learner_start_ns()
         self._log: Tail | None = None
         self._spec: Spec | None = None
-        self._log_ended = False
+        self.drained = False
 
     @property
     def connected(self) -> bool:
         """True once an epoch was announced."""
         return self._log is not None
-
-    @property
-    def drained(self) -> bool:
-        """True if the transport accepted all records in the log at the last read."""
-        return self._log_ended
 
     def start(self, hello: Hello, open_log: Callable[[int], Tail]) -> None:
         """Send an epoch from its first record on."""
@@ -81,7 +77,7 @@ class PlainSender:
             self._learner = learner
             self._begin()
         records = [decode_arrival(data, self._spec) for data in self._log.read(_READ_BYTES)]
-        self._log_ended = not records
+        self.drained = not records
         if records:
             self.end.send(records)
         self.acknowledged += len(records)
@@ -94,7 +90,7 @@ class PlainSender:
             self.resent += self.acknowledged
             self._log.close()
         self._log = self._open_log(0)
-        self.acknowledged, self._log_ended = 0, False
+        self.acknowledged, self.drained = 0, False
 
     def _learner_start_ns(self) -> int:
         """Return the time at which a learner was last started (ns, file stamp); 0 if never."""

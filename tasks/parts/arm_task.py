@@ -19,7 +19,7 @@ from serl.policy import Policy
 from serl.robot import Truth
 from serl.specs import ArraySpec, ObservationSpec
 from serl.task import Scene, TaskConfig, ViewName
-from serl.tasks.parts.steering import steer
+from serl.tasks.parts.steering import DOWN, steer
 from serl.types import Action, Array, Observation, Outcome
 
 State = Mapping[str, Array]
@@ -68,11 +68,13 @@ BASES = {LEFT: (0.0, 0.0, 0.0, 0.0), RIGHT: (1.10, 0.0, 0.0, math.pi)}
 TOWARDS_LEFT: Quaternion = (0.0, 1.0, 0.0, 0.0)
 """Orientation of the right tool in the common frame, with the left tool at `DOWN`."""
 
-PAIR_VIEWS: dict[ViewName, View] = {
-    "front": View(camera="field", width=64, height=64),
-    "left_wrist": View(camera="left_wrist", width=64, height=64),
-    "right_wrist": View(camera="right_wrist", width=64, height=64),
-}
+
+def small_views(**cameras: str) -> dict[ViewName, View]:
+    """Return views of 64 x 64 pixels by name, given the camera of each."""
+    return {name: View(camera=camera, width=64, height=64) for name, camera in cameras.items()}
+
+
+PAIR_VIEWS = small_views(front="field", left_wrist="left_wrist", right_wrist="right_wrist")
 """Views of a camera at each wrist, and of the task's camera `field`."""
 
 
@@ -115,6 +117,7 @@ class ArmTask(ABC):
 
     def __init__(self, config: TaskConfig, hold_steps: int) -> None:
         self.config, self._hold_steps, self._held = config, hold_steps, 0
+        self._start = np.array((0.0, 0.0, 0.0, *DOWN), np.float32)  # of the tool
 
     @property
     @abstractmethod
@@ -151,8 +154,11 @@ class ArmTask(ABC):
         return ObservationSpec(state=arm | scene)
 
     def begin(self, reading: Observation) -> None:
-        """Begin an episode: reset the count of steps with success, and draw errors of the view."""
-        self._held = 0
+        """Begin an episode: reset the count of steps with success, and draw errors of the view.
+
+        The start pose of the tool is kept for observations relative to it.
+        """
+        self._held, self._start = 0, reading.state["tcp_pose"].copy()
         self.perception.begin(seed_of(reading))
 
     def observation(self, reading: Observation) -> Observation:

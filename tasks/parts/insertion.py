@@ -17,9 +17,7 @@ from pydantic import Field
 from serl.camera import View, image_specs
 from serl.errors import BadInput, NeedsPerson
 from serl.geometry import (
-    Quaternion,
     Vector,
-    from_rotation_vector,
     multiply,
     rotate,
     wrap_angle,
@@ -32,7 +30,7 @@ from serl.robot import Truth
 from serl.specs import ArraySpec, ObservationSpec
 from serl.task import Length, Lengths, Placement, Scene, TaskConfig, ViewName
 from serl.tasks.parts.peg_and_hole import Fit, hole_detail, hole_mjcf, peg_mjcf
-from serl.tasks.parts.steering import DOWN, quaternion_of, rng_at, steer
+from serl.tasks.parts.steering import DOWN, about_z, quaternion_of, rng_at, steer
 from serl.tasks.parts.training_defaults import from_pixels, from_state, on_features
 from serl.types import Action, Array, Observation, Outcome
 
@@ -326,12 +324,12 @@ class Insertion:
         hole_yaw = rng.uniform(-config.max_yaw_rad, config.max_yaw_rad)
         start = self._draw_start(rng)
         x, y = hole + start.place_m[:2]
-        upright = _about_z(hole_yaw + start.yaw_rad)
+        upright = about_z(hole_yaw + start.yaw_rad)
         centre = fit.rim_m + start.place_m[2] + fit.peg_m[2]
         return Placement(
             tcp=np.array((x, y, centre + fit.below_tcp_m, *multiply(upright, DOWN))),
             bodies={
-                "hole": np.array((*hole, 0.0, *_about_z(hole_yaw))),
+                "hole": np.array((*hole, 0.0, *about_z(hole_yaw))),
                 "peg": np.array((x, y, centre, *upright)),
             },
             held_m=2.0 * fit.peg_m[1],
@@ -393,7 +391,3 @@ class _Expert:
         noise = self._rng.normal(0.0, self.NOISE * (0.1 if near else 1.0), 4)
         motion = np.array((*shift, turned / self._motion.rotation_rad)) + noise
         return motion.clip(-1.0, 1.0).astype(np.float32)
-
-
-def _about_z(angle_rad: float) -> Quaternion:
-    return from_rotation_vector((0.0, 0.0, angle_rad))

@@ -34,7 +34,7 @@ from serl.specs import ArraySpec, ObservationSpec
 from serl.task import Lengths, Placement, Scene
 from serl.tasks.parts.insertion import BEHIND, Insertion, InsertionConfig
 from serl.tasks.parts.peg_and_hole import hole_detail, hole_mjcf, peg_mjcf, stand_mjcf
-from serl.tasks.parts.steering import DOWN, quaternion_of
+from serl.tasks.parts.steering import DOWN, about_z, quaternion_of
 from serl.tasks.parts.training_defaults import from_pixels, from_state
 from serl.types import Action, Array, Observation
 
@@ -203,7 +203,7 @@ class Insertion6D(Insertion):
         hole, peg = (quaternion_of(state[f"{name}_pose"]) for name in ("hole", "peg"))
         count = round(2.0 * math.pi / self.fit.symmetry_rad)
         angles = (index * self.fit.symmetry_rad for index in range(count))
-        turns = (rotation_between(peg, multiply(hole, _turned(2, angle))) for angle in angles)
+        turns = (rotation_between(peg, multiply(hole, about_z(angle))) for angle in angles)
         return min(turns, key=lambda turn: math.hypot(*turn))
 
     def _place(self, rng: np.random.Generator) -> Placement:
@@ -211,13 +211,13 @@ class Insertion6D(Insertion):
         x, y = (np.array((0.5, 0.0)) + rng.uniform(-1.0, 1.0, 2) * config.field_m).tolist()
         hole_yaw = rng.uniform(-config.max_yaw_rad, config.max_yaw_rad)
         roll, pitch = rng.uniform(-config.tilt_rad, config.tilt_rad, 2).tolist()
-        hole = multiply(_turned(2, hole_yaw), from_rotation_vector((roll, pitch, 0.0)))
+        hole = multiply(about_z(hole_yaw), from_rotation_vector((roll, pitch, 0.0)))
         rim = add((x, y, _UP_M), rotate(hole, (0.0, 0.0, fit.rim_m)))
         start = self._draw_start(rng)
         tip = add(rim, start.place_m)
-        tool = multiply(_turned(2, hole_yaw + start.yaw_rad), DOWN)
+        tool = multiply(about_z(hole_yaw + start.yaw_rad), DOWN)
         across, along, tilt = _GRASPS[int(rng.integers(config.grasps))]
-        tilted = _turned(1, tilt * config.grasp_tilt_rad)
+        tilted = from_rotation_vector((0.0, tilt * config.grasp_tilt_rad, 0.0))
         below = rotate(tilted, (0.0, 0.0, fit.below_tcp_m + along * config.grasp_m))
         centre = rotate(tool, add((across * config.grasp_m, 0.0, 0.0), below))
         peg = multiply(multiply(tool, tilted), conjugate(DOWN))
@@ -311,8 +311,3 @@ def _within(frame: Quaternion, vector: Any) -> Array:
 def _place(pose: Array) -> Vector:
     x, y, z = pose[:3].tolist()
     return x, y, z
-
-
-def _turned(axis: int, angle_rad: float) -> Quaternion:
-    x, y, z = (angle_rad if index == axis else 0.0 for index in range(3))
-    return from_rotation_vector((x, y, z))

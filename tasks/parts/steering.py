@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from serl.geometry import Quaternion, conjugate, multiply, rotate
+from serl.geometry import Quaternion, conjugate, from_rotation_vector, multiply, rotate
 from serl.motion import Motion
 from serl.types import Action, Array
 
@@ -40,6 +40,11 @@ def steer(
     turn = (turn_rad / motion.rotation_rad,) if "yaw" in motion.axes else ()
     moved = (np.array((*shift, *turn)) + noise).clip(-1.0, 1.0)
     return np.array((*moved, *((gripper,) if motion.gripper else ())), np.float32)
+
+
+def about_z(angle_rad: float) -> Quaternion:
+    """Return the rotation about the base's z."""
+    return from_rotation_vector((0.0, 0.0, angle_rad))
 
 
 def quaternion_of(pose: Array) -> Quaternion:

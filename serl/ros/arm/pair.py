@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Self
 
@@ -20,7 +20,7 @@ from serl.ros.arm.guard_client import GuardClient
 from serl.ros.arm.measurements import numbers_of
 from serl.ros.arm.robot import RosArm
 from serl.ros.services import Remote
-from serl.specs import ArraySpec, ObservationSpec
+from serl.specs import ObservationSpec
 from serl.types import Action, ActionSource, Array, Observation
 
 _VECTORS = ("tcp_twist", "wrench")
@@ -36,26 +36,13 @@ class MountedRosArm:
 
     def __init__(self, arm: RosArm, mount: Mount) -> None:
         self.arm, self._mount = arm, mount
-
-    @property
-    def observation_spec(self) -> ObservationSpec:
-        """Names, shapes and dtypes of an observation, see `serl.robot`."""
-        return self.arm.observation_spec
-
-    @property
-    def action_spec(self) -> ArraySpec:
-        """Shape and bounds of an action."""
-        return self.arm.action_spec
+        self.observation_spec, self.action_spec = arm.observation_spec, arm.action_spec
+        self.modes = arm.modes
 
     @property
     def stop_reason(self) -> str | None:
         """Reason of the first stop; None while motion is allowed."""
         return self.arm.stop_reason
-
-    @property
-    def modes(self) -> Collection[str]:
-        """The modes of the arm's controller, each with its gains."""
-        return self.arm.modes
 
     @property
     def gains(self) -> str | None:
@@ -147,16 +134,11 @@ class RosPair(Pair):
             for name, array in arm.observation_spec.state.items()
             if name not in tracked
         }
-        self._spec = ObservationSpec(state=state | tracked, images=image_specs(views))
+        self.observation_spec = ObservationSpec(state=state | tracked, images=image_specs(views))
         self.arms = (left.arm, right.arm)
         left.arm.other, right.arm.other = right.arm, left.arm
         for arm in self.arms:  # a wait for one arm must not silence the other
             arm.remote = Remote(arm.node, self.beat)
-
-    @property
-    def observation_spec(self) -> ObservationSpec:
-        """The specification of readings of both arms, then tracked bodies; images by view."""
-        return self._spec
 
     @property
     def remote(self) -> Remote:
@@ -181,12 +163,13 @@ class RosPair(Pair):
     def observe(self) -> Observation:
         """Return the newest reading of both arms; raise as `Pair.observe`."""
         left, right = self._observe_both()
+        spec = self.observation_spec
         state = {f"{LEFT}{name}": values for name, values in left.state.items()}
         state |= {f"{RIGHT}{name}": values for name, values in right.state.items()}
-        bodies = {name: left.state[name] for name in self._spec.state if name in left.state}
-        state = {name: (state | bodies)[name] for name in self._spec.state}
+        bodies = {name: left.state[name] for name in spec.state if name in left.state}
+        state = {name: (state | bodies)[name] for name in spec.state}
         pictures = {**left.images, **right.images}
-        images = {name: pictures[name] for name in self._spec.images}
+        images = {name: pictures[name] for name in spec.images}
         stamps = {**left.stamps, **right.stamps}
         stamps["robot"] = min(left.stamps["robot"], right.stamps["robot"])
         return Observation(state, images, stamps)

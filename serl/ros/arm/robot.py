@@ -30,7 +30,6 @@ from serl.ros.conversions import opening_message, pose_message, stamp_of
 from serl.ros.feed import Feed, Sample
 from serl.ros.node import RosNode
 from serl.ros.services import Remote, serve
-from serl.specs import ArraySpec, ObservationSpec
 from serl.task import TaskConfig
 from serl.types import Action, ActionSource, Observation
 from serl.workspace import CellCamera
@@ -108,8 +107,8 @@ class RosArm:
         place = profile.workspace
         self.aim = Target(config.motion, place.keep_out if place is not None else ())
         self.guard = GuardClient(node, robot, self.remote) if guarded else None
-        self._action_spec = config.motion.action_spec
-        self._spec = reading_spec(len(profile.joints), tracked, config.all_views)
+        self.action_spec = config.motion.action_spec
+        self.observation_spec = reading_spec(len(profile.joints), tracked, config.all_views)
         self._cameras = dict.fromkeys(view.camera for view in config.all_views.values())
         self._period_s = 1.0 / config.rate_hz
         self._lease, self._beats = lease, time.time_ns() // 1_000_000
@@ -130,16 +129,6 @@ class RosArm:
             )
             for topic in (COMMAND_POSE, COMMAND_GRIPPER, HEARTBEAT)
         )
-
-    @property
-    def observation_spec(self) -> ObservationSpec:
-        """Names, shapes and dtypes of an observation, see `serl.robot`."""
-        return self._spec
-
-    @property
-    def action_spec(self) -> ArraySpec:
-        """Shape and bounds of an action, from the task's motion."""
-        return self._action_spec
 
     @property
     def cameras(self) -> dict[str, CellCamera | None]:
@@ -206,7 +195,7 @@ class RosArm:
         self._check_gripper(self._measured.opening(), pose.taken_s)
         numbers, images, stamps = self._measured.read()
         numbers["target_pose"] = numbers_of(self.aim.target)
-        state = {name: np.array(numbers[name], np.float32) for name in self._spec.state}
+        state = {name: np.array(numbers[name], np.float32) for name in self.observation_spec.state}
         return Observation(state, images, stamps)
 
     def observe_when_fresh(self, limit_s: float) -> Observation:

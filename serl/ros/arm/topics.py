@@ -118,9 +118,9 @@ def truth(robot: str, qos: Any = SENSOR) -> Topic:
     return Topic(f"{robot}/truth", Float32MultiArray, qos)
 
 
-def robot_description(robot: str, qos: Any = KEPT) -> Topic:
+def robot_description(robot: str) -> Topic:
     """Return the topic of a simulated arm's URDF."""
-    return Topic(f"{robot}/robot_description", String, qos)
+    return Topic(f"{robot}/robot_description", String, KEPT)
 
 
 def transforms(robot: str) -> Topic:

@@ -124,17 +124,13 @@ class SetupArm:
         report = self.guard.report
         return report is not None and report.state in LATCHED
 
-    def guarded(self, limits: GuardConfig | None = None) -> None:
+    def guarded(self) -> None:
         """Have a guard hold the arm, ready for slow motion; start it if necessary.
-
-        Args:
-            limits: limits of the guard; by default those of the taught workspace, or of a small
-                box about the tool while none was taught.
 
         Raises:
             SerlError: the guard refuses, or the person does not end a stop.
         """
-        config = limits or self.limits()
+        config = self.limits()
         if self._process is None or self._process.poll() is not None or config != self._config:
             self.end_guard()
             self._start(config)
@@ -268,12 +264,7 @@ class SetupArm:
             driver.mode = "hold"
             driver.beat()
 
-    def move_to(
-        self,
-        goal: Vector,
-        watch: Callable[[Vector], None] = lambda place: None,
-        there_m: float = THERE_M,
-    ) -> None:
+    def move_to(self, goal: Vector, watch: Callable[[Vector], None] = lambda place: None) -> None:
         """Move the tool to a position at 5 cm/s; `watch` is called with each measured position.
 
         `watch` ends the motion by an exception.
@@ -287,7 +278,7 @@ class SetupArm:
             nonlocal nearest_m, since_s
             watch(here.position)
             left_m = math.dist(goal, here.position)
-            if left_m <= there_m:
+            if left_m <= THERE_M:
                 return None
             if left_m < nearest_m - _PROGRESS_M:
                 nearest_m, since_s = left_m, time.monotonic()
