@@ -233,7 +233,7 @@ class ArmWorld(World):
             arm.end_period()
 
 
-class DrivenArm(ABC):
+class ServedArm(ABC):
     """Commands of a driver to one arm of a world, in real time; see `serl.robot.ServedRobot`.
 
     Attributes:
@@ -275,7 +275,7 @@ class DrivenArm(ABC):
         self.pass_tick()
 
 
-class SimArm(ArmWorld, DrivenArm):
+class SimArm(ArmWorld, ServedArm):
     """One arm in MuJoCo, which can also replace a driver; implements `serl.robot.ServedRobot`."""
 
     def __init__(self, scene: Scene, config: TaskConfig) -> None:

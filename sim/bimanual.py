@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from serl.bimanual import LEFT, RIGHT, PairConfig
 from serl.errors import BadInput
-from serl.sim.arm import ArmWorld, DrivenArm
+from serl.sim.arm import ArmWorld, ServedArm
 from serl.sim.physics.urdf import arm_urdf
 from serl.sim.scene import build_model
 from serl.task import Scene
@@ -45,7 +45,7 @@ class SimPair(ArmWorld):
         }
 
 
-class PairSide(DrivenArm):
+class PairSide(ServedArm):
     """One arm of a pair, as `serl.robot.ServedRobot` as far as a driver in real time needs it.
 
     Poses are in the frame of both. Time passes when the right arm follows a setpoint.

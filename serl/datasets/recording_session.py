@@ -17,7 +17,7 @@ from serl.log.episode_reader import (
     read_spec,
 )
 from serl.log.recovery import recover
-from serl.system.files import make_folder, read_bounded, sync_folder, write_atomic
+from serl.system.files import make_folder, read_bounded, sync, write_atomic
 from serl.types import Episode, FrozenModel
 
 SESSION = "session.json"
@@ -170,5 +170,5 @@ class Recording:
 def _move(path: Path, folder: Path) -> None:
     """Move an episode durably; names never collide, as epochs increase over all folders."""
     path.rename(folder / path.name)
-    sync_folder(folder)
-    sync_folder(path.parent)
+    sync(folder)
+    sync(path.parent)

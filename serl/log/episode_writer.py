@@ -14,7 +14,7 @@ from serl.log.manifest import Entry, append_entry
 from serl.log.ros_messages import ENCODINGS, StepMessages, image_head, image_schema
 from serl.log.wire import END, STEP, Parts
 from serl.specs import Spec
-from serl.system.files import Buffer, sha256_of, sync_folder, write_all
+from serl.system.files import Buffer, sha256_of, sync, write_all
 from serl.types import Key
 
 _UNLIMITED = 1 << 62
@@ -96,7 +96,7 @@ class EpisodeWriter:
         with self._unless_failed():
             os.fdatasync(self._descriptor)
             if not self._findable:
-                sync_folder(self.path.parent)
+                sync(self.path.parent)
                 self._findable = True
 
     def seal(self, recovered: bool = False) -> Path:
@@ -121,7 +121,7 @@ class EpisodeWriter:
         )
         append_entry(self.path.parent, entry)
         self.path.rename(self._final)
-        sync_folder(self.path.parent)
+        sync(self.path.parent)
         return self._final
 
     def close(self) -> None:

@@ -30,7 +30,7 @@ from serl.system.database import (
     schema_of,
     sqlite_error,
 )
-from serl.system.files import checked_name, sync_folder
+from serl.system.files import checked_name, sync
 from serl.types import Arrival, place_after
 
 Stream = tuple[str, int]
@@ -326,7 +326,7 @@ def _make(path: Path) -> None:
     for suffix in BESIDE:  # leftovers of a removed database would be replayed into the new one
         path.with_name(path.name + suffix).unlink(missing_ok=True)
     scratch.rename(path)
-    sync_folder(path.parent)
+    sync(path.parent)
 
 
 def read_index(path: Path) -> tuple[list[Span], dict[Stream, list[ChecksumBlock]]]:

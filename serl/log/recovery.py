@@ -25,7 +25,7 @@ from serl.log.episode_writer import EpisodeWriter
 from serl.log.manifest import Entry, append_entry, read_entries
 from serl.log.wire import END, encode_lost
 from serl.specs import Spec
-from serl.system.files import sha256_of, sync_folder
+from serl.system.files import sha256_of, sync
 from serl.types import Arrival, Key, LostRecord
 
 QUARANTINE = "quarantine"
@@ -158,8 +158,8 @@ def move_to_quarantine(path: Path) -> None:
     folder.mkdir(mode=0o700, exist_ok=True)
     names = (folder / (f"{path.name}.{number}" if number else path.name) for number in count())
     path.rename(next(name for name in names if not name.exists()))
-    sync_folder(folder)
-    sync_folder(path.parent)
+    sync(folder)
+    sync(path.parent)
 
 
 def _count(path: Path, report: ReportLine) -> LoggedEpisode:
@@ -223,7 +223,7 @@ def _recover_file(part: Path) -> Path | None:
         whole = copied and (source.sealed or source.offset == part.stat().st_size)
     if whole:
         part.unlink()
-        sync_folder(part.parent)
+        sync(part.parent)
     else:
         move_to_quarantine(part)
     return sealed

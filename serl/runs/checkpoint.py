@@ -7,7 +7,6 @@ with the size and sha256 of each, written last. `latest` and `best` name one of 
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import time
 from collections.abc import Mapping
@@ -24,7 +23,7 @@ from serl.system.files import (
     disk_full,
     read_bounded,
     sha256_of,
-    sync_folder,
+    sync,
     write_atomic,
     write_synced,
 )
@@ -80,7 +79,7 @@ def save(
     """
     if not folder.exists():
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        sync_folder(folder.parent)
+        sync(folder.parent)
     _undo_replacements(folder)
     path = folder / f"{step:08d}"
     scratch = folder / f".{path.name}.new"
@@ -91,7 +90,7 @@ def save(
         if path.exists():
             path.rename(folder / f".{path.name}.{time.time_ns()}.old")
         scratch.rename(path)
-        sync_folder(folder)
+        sync(folder)
         write_atomic(folder / LATEST, path.name.encode())
     except (OSError, SafetensorError) as error:
         raise SerlError(f"checkpoint {path}: {disk_full(path.parent) or error}") from error
@@ -225,14 +224,14 @@ def _write(folder: Path, step: int, arrays: Mapping[str, Arrays], info: Mapping[
         contiguous = {name: np.asarray(array, order="C") for name, array in named.items()}
         safetensors.numpy.save_file(contiguous, path)
         path.chmod(0o600)
-        _sync(path)
+        sync(path)
     files = {
         path.name: {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
         for path in sorted(folder.iterdir())
     }
     manifest = {"format": FORMAT, "step": step, "files": files}
     write_synced(folder / _MANIFEST, json.dumps(manifest, indent=2).encode())
-    sync_folder(folder)
+    sync(folder)
 
 
 def _read_object(path: Path) -> dict[str, Any]:
@@ -282,11 +281,3 @@ def _read_pointer(folder: Path, pointer: str) -> Path | None:
         return None
     path = folder / name
     return path if name.isdecimal() and path.is_dir() else None
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -29,7 +29,7 @@ from serl.system.files import (
     checked_name,
     make_folder,
     read_bounded,
-    sync_folder,
+    sync,
     write_atomic,
 )
 from serl.system.json_fields import MAX_JSON_BYTES, short
@@ -67,12 +67,27 @@ class RunInfo(FrozenModel):
 
 
 class RunFolder:
-    """Paths and files of one run. Made by `create` or `open`."""
+    """Paths and files of one run. Made by `create` or `open`.
+
+    Attributes:
+        demonstrations: folder of the demonstrations that the run starts from.
+        inherited: folder of the episodes of another run that this run starts with, by actor.
+        checkpoints: folder of the checkpoints; see `serl.runs.checkpoint`.
+        videos: folder of the videos of evaluations.
+        index: database of the records that the learner accepted, in order; see `serl.log.index`.
+        metrics: file with rows of metrics; see `serl.log.metrics`.
+        report: file of the self-contained report.
+        log: folder of the output of the processes, and of ROS's own logs.
+    """
 
     def __init__(self, path: Path, info: RunInfo, data_only: bool = False) -> None:
         self.path = path
         self.info = info
         self._data_only = data_only
+        self.demonstrations, self.inherited = path / "demonstrations", path / "inherited"
+        self.checkpoints, self.videos = path / "checkpoints", path / "videos"
+        self.index, self.metrics = path / "index.sqlite", path / "metrics.jsonl"
+        self.report, self.log = path / "report.html", path / "log"
 
     @classmethod
     def create(cls, root: Path, config: TrainConfig, now: datetime) -> RunFolder:
@@ -211,46 +226,6 @@ class RunFolder:
         """The resolved configuration."""
         return self.info.config
 
-    @property
-    def demonstrations(self) -> Path:
-        """The folder of the demonstrations that the run starts from."""
-        return self.path / "demonstrations"
-
-    @property
-    def inherited(self) -> Path:
-        """The folder of the episodes of another run that this run starts with, by actor."""
-        return self.path / "inherited"
-
-    @property
-    def checkpoints(self) -> Path:
-        """The folder of the checkpoints; see `serl.runs.checkpoint`."""
-        return self.path / "checkpoints"
-
-    @property
-    def videos(self) -> Path:
-        """The folder of the videos of evaluations."""
-        return self.path / "videos"
-
-    @property
-    def index(self) -> Path:
-        """The database of the records that the learner accepted, in order; see `serl.log.index`."""
-        return self.path / "index.sqlite"
-
-    @property
-    def metrics(self) -> Path:
-        """The file with rows of metrics; see `serl.log.metrics`."""
-        return self.path / "metrics.jsonl"
-
-    @property
-    def report(self) -> Path:
-        """The file of the self-contained report."""
-        return self.path / "report.html"
-
-    @property
-    def log(self) -> Path:
-        """The folder of the output of the processes, and of ROS's own logs."""
-        return self.path / "log"
-
     def episodes(self, actor: str) -> Path:
         """Return the folder of an actor's episode files; see `serl.log.episode_log`."""
         return self.path / "episodes" / checked_name(actor, "actor")
@@ -303,7 +278,7 @@ def _new_folder(parent: Path, stamp: str, config: bytes) -> Path:
         path = parent / (stamp if number == 1 else f"{stamp}-{number}")
         with suppress(OSError):  # a folder that holds something is not replaced
             scratch.rename(path)
-            sync_folder(parent)
+            sync(parent)
             return path
     raise FileExistsError(f"{parent / stamp} and 998 more exist")
 

@@ -137,13 +137,18 @@ def _pair_guard(
     """Return the configuration of the guard of one arm of a pair, in its own frame."""
     command_s = _command_s(task)
     starts = [multiply(arm.mount.inverse_turn, q) for q in (left if arm.side == "left" else right)]
-    spread = max(math.hypot(*rotation_between(starts[0], start)) for start in starts)
     place = arm.profile.workspace
     assert place is not None  # checked by `mounted_arms`
-    widest = min(place.max_rotation_rad, arm.motion.max_rotation_rad + 1.1 * spread)
+    widest = min(place.max_rotation_rad, _widest_rad(arm.motion, starts))
     motion = arm.own_motion.model_copy(update={"max_rotation_rad": widest})
     own = _of_arm(arm.profile, motion, place.reference, command_s)
     return _with_compliance(own, task.config.compliance, arm.profile)
+
+
+def _widest_rad(motion: Motion, starts: Sequence[Quaternion]) -> float:
+    """Return the bound of rotations about the first start that allows those about every start."""
+    spread = max(math.hypot(*rotation_between(starts[0], start)) for start in starts)
+    return motion.max_rotation_rad + 1.1 * spread
 
 
 def _with_compliance(
@@ -189,8 +194,7 @@ def make_guard_config(task: SimulatedTask, profile: ArmProfile) -> GuardConfig:
         return _of_arm(profile, within_workspace(motion, profile), place.reference, command_s)
     rng = np.random.default_rng(0)
     starts = [pose_from(task.scene.place(rng).tcp).quaternion for _ in range(_STARTS)]
-    spread = max(math.hypot(*rotation_between(starts[0], start)) for start in starts)
-    widest = min(math.pi, config.motion.max_rotation_rad + 1.1 * spread)
+    widest = min(math.pi, _widest_rad(config.motion, starts))
     reference = starts[0]
     if place is not None:
         reference, widest = place.reference, min(widest, place.max_rotation_rad)

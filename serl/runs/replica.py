@@ -27,7 +27,7 @@ from serl.log.recovery import lost_records, move_to_quarantine
 from serl.log.wire import END, record_parts
 from serl.runs.folder import RunFolder
 from serl.specs import Spec
-from serl.system.files import sync_folder
+from serl.system.files import sync
 from serl.training.link import read_home
 from serl.types import Arrival, LostRecord, Step, place_after
 
@@ -174,7 +174,7 @@ class _Copy:
         self._file.path = self._file.path.rename(part)
         if path != part:
             path.unlink()
-        sync_folder(self._folder)
+        sync(self._folder)
         if self._next[1] == 0:
             self._seal(recovered=False)
 

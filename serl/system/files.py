@@ -165,9 +165,9 @@ def write_all(descriptor: int, *pieces: Buffer) -> None:
             rest = rest[os.write(descriptor, rest) :]
 
 
-def sync_folder(folder: Path) -> None:
-    """Make creations and renames inside `folder` survive a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+def sync(path: Path) -> None:
+    """Make the content of a file, or creations and renames in a folder, survive a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
@@ -184,7 +184,7 @@ def make_folder(path: Path, mode: int = 0o777) -> None:
     if not path.is_dir():
         make_folder(path.parent)
         path.mkdir(mode, exist_ok=True)
-        sync_folder(path.parent)
+        sync(path.parent)
 
 
 def write_synced(path: Path, data: bytes) -> None:
@@ -235,7 +235,7 @@ def write_atomic(path: Path, data: bytes) -> None:
     except BaseException:
         scratch.unlink(missing_ok=True)
         raise
-    sync_folder(path.parent)
+    sync(path.parent)
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ from serl.clock import WallClock
 from serl.errors import SerlError, Silent
 from serl.geometry import Vector, add, subtract
 from serl.guard.config import LATCHED, GuardConfig, GuardState
-from serl.motion import Limits, Motion, Pose, Target
+from serl.motion import Limits, Motion, Pose, Target, pose_from
 from serl.ros.arm.guard_client import GuardClient, GuardReport
 from serl.ros.arm.guard_topics import ESTOP
 from serl.ros.arm.robot import Mode, RosArm
@@ -92,7 +92,7 @@ class SetupArm:
 
     def measured(self) -> Pose:
         """Return the tool's pose in a fresh reading."""
-        return self.pose_in(self.reading())
+        return pose_from(self.reading().state["tcp_pose"])
 
     def reading(self, unless_stopped: bool = False) -> Observation:
         """Return a fresh reading; wait for a late one.
@@ -250,7 +250,7 @@ class SetupArm:
                     self.press()
                     continue
                 try:
-                    here = self.pose_in(self.reading(unless_stopped=True))
+                    here = pose_from(self.reading(unless_stopped=True).state["tcp_pose"])
                 except Silent:
                     if self.is_stopped:
                         continue
@@ -340,13 +340,7 @@ class SetupArm:
         assert self._config is not None
         motion = self._config.motion
         self.driver.aim = Target(_task(motion.box_low_m, motion.box_high_m).motion)
-        self.driver.begin(self.pose_in(reading), bool(reading.state["gripper"][0] < 0.5))
-
-    def pose_in(self, reading: Observation) -> Pose:
-        """Return the tool's pose in a reading."""
-        x, y, z, *quaternion = map(float, reading.state["tcp_pose"])
-        qx, qy, qz, qw = quaternion
-        return Pose((x, y, z), (qx, qy, qz, qw))
+        self.driver.begin_from(reading)
 
     def _start(self, config: GuardConfig) -> None:
         self._config = config

@@ -9,7 +9,7 @@ from typing import Any
 from serl.arm_profile import ArmProfile, Channel
 from serl.compliance import is_value
 from serl.errors import BadInput, SerlError
-from serl.ros.arm.controller import stiffness_problem
+from serl.ros.arm.controller import controller_node, stiffness_problem
 from serl.ros.arm.faults import fault_topic, fault_words
 from serl.ros.arm.topics import SENSOR, message_type, name_of, topic_of
 from serl.ros.conversions import (
@@ -268,8 +268,7 @@ class RobotCheck:
         expected = controller.expected
         if not (controller.parameters or expected):
             return
-        name = controller.node
-        node = self._node.absolute(name if name.startswith("/") else f"{self._arm}/{name}")
+        node = self._node.absolute(controller_node(self._arm, self._profile))
         remote, names = Remote(self._node, lambda: None), [*controller.parameters, *expected]
         try:
             found = remote.get_parameters(node, names, _ANSWER_S)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from serl.arm_profile import ArmProfile
 from serl.errors import BadInput
 from serl.geometry import Vector, add, subtract
-from serl.motion import Pose
+from serl.motion import Pose, pose_from
 from serl.reset import ResetConfig, Waypoint
 from serl.ros.arm.controller import settle_controller
 from serl.ros.setup.arm import SetupArm
@@ -140,7 +140,7 @@ def _home(session: SetupSession) -> tuple[Pose, tuple[float, ...]]:
         elif session.arm.is_still():
             reading = session.arm.reading()
             q = tuple(float(value) for value in reading.state["q"])
-            pose = session.arm.pose_in(reading)
+            pose = pose_from(reading.state["tcp_pose"])
             session.asker.show(f"  home: {format_position(pose.position)}")
             return pose, q
         else:
