@@ -11,7 +11,7 @@ from typing import Any
 from serl.arm_pair import ArmPair, read_pair
 from serl.arm_profile import SIM, is_real, load_robot
 from serl.bimanual import RIGHT
-from serl.errors import SerlError, Silent
+from serl.errors import NeedsPerson, SerlError, Silent
 from serl.guard.config import LATCHED, GuardState
 from serl.ros.arm.pair import MountedRosArm, RosPair
 from serl.ros.arm.robot import GainServices, RosArm
@@ -26,6 +26,7 @@ from serl.runs.task_setup import make_task
 from serl.system.signed_order import key_path
 from serl.task import SimulatedTask, TaskConfig
 from serl.teleop.stop import StopLatch
+from serl.training.actor import Site
 
 logger = logging.getLogger(__name__)
 
@@ -203,3 +204,46 @@ class Station:
         """Whether each guard moves or holds its arm."""
         guards = self._arm.guards
         return bool(guards) and all(guard.has_arm for guard in guards)
+
+
+class HeldSite(Site):
+    """The site of a robot that an operator can stop and pause.
+
+    Args:
+        hold: latch of the operator's stop or pause, with its reason.
+        station: a real arm between two episodes; None in simulation.
+        is_ending: returns whether the process has to end.
+    """
+
+    def __init__(
+        self, hold: StopLatch, station: Station | None, is_ending: Callable[[], bool]
+    ) -> None:
+        self._hold, self._station, self._is_ending = hold, station, is_ending
+
+    def is_stopping(self) -> bool:
+        """Block while paused; return whether the process has to end."""
+        return self._hold.wait_paused(self._is_ending)
+
+    def standby(self) -> bool:
+        """Block until no operator, and no guard, holds the robot; return whether it was held."""
+        if self._station is None:
+            return self._hold.wait(self._is_ending)
+        return self._station.standby()
+
+    def on_reset_failed(self, error: NeedsPerson) -> None:
+        """Pause a real arm for an operator; let a simulation place its scene."""
+        if self._station is None:
+            super().on_reset_failed(error)
+        else:
+            self._hold.pause(str(error))
+
+    def on_robot_stopped(self, reason: str) -> None:
+        """Pause a real arm for an operator."""
+        if self._station is not None:
+            self._hold.pause(reason)
+
+    def on_silence(self, error: Silent) -> None:
+        """Pause a real arm for an operator; raise the error in simulation."""
+        if self._station is None:
+            raise error
+        self._hold.pause(str(error))

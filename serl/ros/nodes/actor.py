@@ -12,7 +12,6 @@ from pathlib import Path
 from serl import plugins
 from serl.arm_profile import is_real
 from serl.clock import WallClock
-from serl.errors import NeedsPerson, Silent
 from serl.intervention import Teleop
 from serl.log.episode_log import EpisodeLog
 from serl.log.episode_reader import next_epoch
@@ -21,7 +20,7 @@ from serl.loop import EpisodeKey, Observer
 from serl.robot import SimulatedRobot
 from serl.ros.arm.camera_settings import note_cameras
 from serl.ros.arm.state_publisher import state_publishers
-from serl.ros.arm.station import RESTORE, Station, make_arm
+from serl.ros.arm.station import RESTORE, HeldSite, Station, make_arm
 from serl.ros.node import RosNode, own_arguments, run_node
 from serl.ros.people.control import OperatorInterface, action_frame, describe
 from serl.ros.reward_topic import connect_reward
@@ -80,7 +79,7 @@ class Delays(Observer):
         self._issued_s = None
 
 
-class _NodeSite(RunSite, Observer):
+class _NodeSite(HeldSite, RunSite, Observer):
     """The site of an actor's node: devices and services of operators, and a real arm's guard.
 
     Args:
@@ -97,38 +96,10 @@ class _NodeSite(RunSite, Observer):
         is_ending: Callable[[], bool],
         episodes: Path,
     ) -> None:
-        self._people, self._station = people, station
-        self._is_ending, self._episodes = is_ending, episodes
+        super().__init__(people.hold, station, is_ending)
+        self._people, self._episodes = people, episodes
         if station is not None:
             people.hold.keep_pauses()
-
-    def is_stopping(self) -> bool:
-        """Block while paused; return whether the process has to end."""
-        return self._people.hold.wait_paused(self._is_ending)
-
-    def standby(self) -> bool:
-        """Block until no operator, and no guard, holds the robot; return whether it was held."""
-        if self._station is None:
-            return self._people.hold.wait(self._is_ending)
-        return self._station.standby()
-
-    def on_reset_failed(self, error: NeedsPerson) -> None:
-        """Pause a real arm for an operator; let a simulation place its scene."""
-        if self._station is None:
-            super().on_reset_failed(error)
-        else:
-            self._people.hold.pause(str(error))
-
-    def on_robot_stopped(self, reason: str) -> None:
-        """Pause a real arm for an operator."""
-        if self._station is not None:
-            self._people.hold.pause(reason)
-
-    def on_silence(self, error: Silent) -> None:
-        """Pause a real arm for an operator; raise the error in simulation."""
-        if self._station is None:
-            raise error
-        self._people.hold.pause(str(error))
 
     def attend(self, robot: SimulatedRobot, script: Teleop | None) -> HumanInput:
         """Return the operator input of all devices and services."""

@@ -20,13 +20,13 @@ from typing import Any
 from serl import plugins
 from serl.arm_profile import is_real
 from serl.clock import Clock, RealTime, VirtualClock, WallClock
-from serl.errors import BadInput, NeedsPerson, Silent
+from serl.errors import BadInput, NeedsPerson
 from serl.guard.camera_monitor import CameraMonitor, CameraMonitorConfig
 from serl.log.annotations import ToolLog
 from serl.log.episode_log import EpisodeLog
 from serl.loop import EpisodeKey, Result
 from serl.ros.arm.state_publisher import state_publishers
-from serl.ros.arm.station import RESTORE, Station, make_arm
+from serl.ros.arm.station import RESTORE, HeldSite, Station, make_arm
 from serl.ros.node import RosNode, own_arguments, run_node
 from serl.ros.people.control import OperatorInterface, action_frame, describe
 from serl.ros.reward_topic import connect_reward
@@ -41,7 +41,7 @@ from serl.runs.scene_reset import is_attended, make_scene_reset
 from serl.runs.task_setup import make_spec, make_task, make_unshaped_task
 from serl.system.supervisor import is_orphaned
 from serl.task import SimulatedTask
-from serl.training.actor import Actor, Site
+from serl.training.actor import Actor
 from serl.training.evaluation import Purpose, void_cause
 from serl.training.learned_policy import LearnedPolicy
 from serl.training.resets import EpisodeStarts
@@ -120,7 +120,7 @@ def make_policy(config: TrainConfig, checkpoint: Path) -> LearnedPolicy:
     return policy
 
 
-class _DeploymentSite(Site):
+class _DeploymentSite(HeldSite):
     """An arm in a deployment: simulated in this process, simulated in its node, or real.
 
     Attributes:
@@ -156,7 +156,12 @@ class _DeploymentSite(Site):
         self.leaves_the_scene = is_attended(config)
         if self.simulated:
             self.starts = EpisodeStarts(self.robot, Purpose.FINAL, config.seed, "evaluation")
-        self._station = Station(self.robot, people.hold, self._is_ending)
+
+        def is_ending() -> bool:
+            return node.stopping or is_orphaned()
+
+        station = None if self.simulated else Station(self.robot, people.hold, is_ending)
+        super().__init__(people.hold, station, is_ending)
 
     def actor(self, policy: LearnedPolicy, opened: ExitStack) -> Actor:
         """Return the actor that runs and logs the episodes; `opened` closes the log."""
@@ -203,33 +208,9 @@ class _DeploymentSite(Site):
         self._node.stopping = True
         return "stopping"
 
-    def is_stopping(self) -> bool:
-        """Block while paused; return whether the process has to end."""
-        return self._people.hold.wait_paused(self._is_ending)
-
-    def standby(self) -> bool:
-        """Block until no operator, and no guard, holds the robot; return whether it was held."""
-        if self.simulated:
-            return self._people.hold.wait(self._is_ending)
-        return self._station.standby()
-
     def on_reset_failed(self, error: NeedsPerson) -> None:
-        """Pause for an operator."""
-        self._people.hold.pause(str(error))
-
-    def on_robot_stopped(self, reason: str) -> None:
-        """Pause a real arm for an operator."""
-        if not self.simulated:
-            self._people.hold.pause(reason)
-
-    def on_silence(self, error: Silent) -> None:
-        """Pause a real arm for an operator; raise the error in simulation."""
-        if self.simulated:
-            raise error
-        self._people.hold.pause(str(error))
-
-    def _is_ending(self) -> bool:
-        return self._node.stopping or is_orphaned()
+        """Pause for an operator, also in simulation."""
+        self._hold.pause(str(error))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

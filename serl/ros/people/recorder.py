@@ -11,13 +11,12 @@ from typing import Any
 
 from serl.clock import Clock, WallClock
 from serl.datasets.person import ACTOR, RecordingStation
-from serl.errors import NeedsPerson, Silent
 from serl.guard.camera_monitor import CameraMonitor, CameraMonitorConfig
 from serl.loop import EpisodeKey, Observer
 from serl.robot import SimulatedRobot
 from serl.ros.arm.camera_settings import note_cameras
 from serl.ros.arm.state_publisher import state_publishers
-from serl.ros.arm.station import RESTORE, Station, make_arm
+from serl.ros.arm.station import RESTORE, HeldSite, Station, make_arm
 from serl.ros.node import RosNode
 from serl.ros.people.control import Control, action_frame
 from serl.ros.people.teleop import TopicDevices
@@ -32,7 +31,7 @@ from serl.teleop.human_input import HumanInput
 from serl.teleop.mux import TeleopMux
 from serl.teleop.operator import Operator
 from serl.teleop.stop import StopLatch
-from serl.training.actor import Actor, Site
+from serl.training.actor import Actor
 from serl.training.learned_policy import NoPolicy
 
 
@@ -128,36 +127,6 @@ def arm_station(
             yield stand
 
 
-class _RecordedArm(Site):
-    """The site of an arm between two episodes of a recording: pauses wait for a person."""
-
-    def __init__(
-        self, station: Station, human_input: HumanInput, is_ending: Callable[[], bool]
-    ) -> None:
-        self.teleop = human_input
-        self._station, self._hold, self._is_ending = station, human_input.hold, is_ending
-
-    def is_stopping(self) -> bool:
-        """Block while paused; return whether the recording ends."""
-        return self._hold.wait_paused(self._is_ending)
-
-    def standby(self) -> bool:
-        """Block until no operator, and no guard, holds the arm; return whether it was held."""
-        return self._station.standby()
-
-    def on_reset_failed(self, error: NeedsPerson) -> None:
-        """Pause for a person."""
-        self._hold.pause(str(error))
-
-    def on_robot_stopped(self, reason: str) -> None:
-        """Pause for a person."""
-        self._hold.pause(reason)
-
-    def on_silence(self, error: Silent) -> None:
-        """Pause for a person."""
-        self._hold.pause(str(error))
-
-
 def _placement(
     run: RunFolder, task: SimulatedTask, stand: RecordingStation, station: Station
 ) -> Callable[[int], object]:
@@ -173,6 +142,8 @@ def _placement(
 
         return ask
     recorded = sum(1 for _ in run.path.rglob("*.mcap"))  # a continued recording has other starts
+    site = HeldSite(human_input.hold, station, stand.stopping)
+    site.teleop = human_input
     actor = Actor(
         EpisodeKey(run.name, ACTOR, time.time_ns(), 0),
         stand.robot,
@@ -180,7 +151,7 @@ def _placement(
         NoPolicy(),
         stand.clock,
         [*stand.observers, human_input],
-        _RecordedArm(station, human_input, stand.stopping),
+        site,
         run.config.actor,
         make_scene_reset(run.config, task, stand.robot, ACTOR, recorded),
     )
