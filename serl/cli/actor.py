@@ -26,7 +26,6 @@ _LOOK_S = 20.0
 _SILENT = "no answer from a learner of this run; is `serl learner` running?"
 _BUSY = "no answer from the learner yet: it is starting, or training on demonstrations"
 _GRACE_S = 5.0  # for a newly started learner to take its lock
-DONE = 0
 
 
 def actor_options(parser: argparse.ArgumentParser) -> None:
@@ -79,7 +78,7 @@ def actor(options: argparse.Namespace) -> int:
         print(f"to continue: {again}", file=sys.stderr)
         raise
     print(f"{name} is done; next: {trials_command(run)}")
-    return DONE
+    return 0
 
 
 def await_learner(

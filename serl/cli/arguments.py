@@ -6,6 +6,7 @@ import argparse
 import re
 import shlex
 from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -255,6 +256,11 @@ def remedy(typed: str, options: Iterable[str], settings: Sequence[str]) -> str:
         return f"; did you mean {' or '.join(same[:3])}?"
     near = near or did_you_mean(bare, {*own, *settings}, 0.7)
     return near.replace("'", "--", 1).replace("'", "")
+
+
+def stamped_folder(task: str, kind: str) -> Path:
+    """Return the folder of new data of a kind, by default: runs/TASK/KIND_DATE_TIME."""
+    return Path("runs") / task / f"{kind}_{datetime.now():%Y-%m-%d_%H-%M-%S}"
 
 
 def quoted(path: Path) -> str:

@@ -30,7 +30,6 @@ from serl.runs.trials import evaluate_expert
 from serl.system.files import make_folder, read_bounded, write_atomic
 from serl.types import FrozenModel
 
-DONE, FAILED = 0, 1
 _MAX_BYTES = 1 << 16
 
 
@@ -107,7 +106,7 @@ def bench(options: argparse.Namespace) -> int:
         console.width = WIDTH
     every_cell = itertools.product(hard.tasks, rows)
     print_table(console, {(task, row): [*_results(hard, row, task)] for task, row in every_cell})
-    return FAILED if failed else DONE
+    return 1 if failed else 0
 
 
 def _rows(names: Sequence[str]) -> list[RowName]:

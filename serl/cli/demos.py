@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from datetime import datetime
 from itertools import count
 from pathlib import Path
 from typing import Any
 
+from serl.cli.arguments import stamped_folder
 from serl.cli.export import format_module, writing
 from serl.errors import BadInput, counted
 from serl.report.display import Display
@@ -16,8 +16,6 @@ from serl.runs.config import parse_overrides, resolve
 from serl.specs import Spec
 from serl.system.settings_file import checked, read_yaml
 from serl.task import EnvironmentTask, SimulatedTask
-
-DONE = 0
 
 
 def import_file_options(parser: argparse.ArgumentParser) -> None:
@@ -52,8 +50,7 @@ def import_file(options: argparse.Namespace) -> int:
     config = resolve({"task": options.task}, parse_overrides(options.overrides))
     task = make_task(config)
     spec, wider = specs_of(config)
-    stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
-    folder = options.out or Path("runs") / task.name / f"imported_{stamp}"
+    folder = options.out or stamped_folder(task.name, "imported")
     mapping = checked(ImportMap, read_yaml(options.map) if options.map else {})
     origin = f"imported from {options.file.resolve().name}"
     name, numbers = _format_of(options.file), count(1)
@@ -87,7 +84,7 @@ def import_file(options: argparse.Namespace) -> int:
         print(warning)
     print("check that scale and frame of the actions are those of the task:")
     print(f"  {task.config.action_meaning}, axes {task.config.action_spec.unit}")
-    return DONE
+    return 0
 
 
 def _format_of(path: Path) -> str:
@@ -147,4 +144,4 @@ def undo(options: argparse.Namespace) -> int:
         raise BadInput(f"{options.folder}: expected a recording of a person by `serl record`")
     run = RunFolder.open(options.folder).writable()
     print(Recording(run.path, run.episodes(ACTOR)).undo())
-    return DONE
+    return 0

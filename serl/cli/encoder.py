@@ -17,8 +17,6 @@ from serl.runs.folder import versions
 from serl.specs import ArraySpec
 from serl.system.settings_file import checked
 
-DONE = 0
-
 
 def import_file_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `serl encoder import`."""
@@ -36,7 +34,7 @@ def import_file(options: argparse.Namespace) -> int:
     with Display().working(f"converting {options.file}"):
         summary = trunk_weights.import_trunk(options.file, out).summary()
     print(f"trunk: {out}\n{summary}")
-    return DONE
+    return 0
 
 
 def pretrain_options(parser: argparse.ArgumentParser) -> None:
@@ -91,7 +89,7 @@ def pretrain(options: argparse.Namespace) -> int:
     if views := task_config.get("views"):
         weights += f" --task_config.views {shlex.quote(json.dumps(views))}"
     print(f"next: serl train {options.task[0]} --observe pixels {weights}")
-    return DONE
+    return 0
 
 
 def _unit(spec: ArraySpec) -> str:

@@ -16,7 +16,6 @@ from serl.errors import BadInput, SerlError, counted
 from serl.report.display import Display
 from serl.system.files import check_destination, new_folder, write_atomic
 
-DONE = 0
 DATA_FORMATS = ("lerobot", "minari", "robomimic", "rerun")
 RESERVE_BYTES, EXPANSION = 32 << 20, 20
 """Free space that an export leaves: bytes, and a multiple of the largest file of an episode."""
@@ -78,7 +77,7 @@ def _export_policy(options: argparse.Namespace) -> int:
         data = export_policy(loaded.agent, loaded.spec, loaded.step)
     write_atomic(out, data)
     print(f"{out}: policy after {loaded.step:,} steps, {len(data) / 1024:.0f} KiB")
-    return DONE
+    return 0
 
 
 def _export_episodes(options: argparse.Namespace) -> int:
@@ -108,7 +107,7 @@ def _export_episodes(options: argparse.Namespace) -> int:
         with Display().working(f"uploading to {options.push_to_hub}"):
             address = push(out, options.push_to_hub, module.VERSION)
         print(f"uploaded: {address}")
-    return DONE
+    return 0
 
 
 @contextmanager

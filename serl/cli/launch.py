@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import Any, NamedTuple
 
 from serl.arm_profile import load_robot
@@ -99,12 +100,12 @@ class _Graph(NamedTuple):
 
 def describe_training() -> Any:
     """Return the launch description of a learner and all actors of a run."""
-    return _description(_RUN, _training_graph)
+    return _description(_RUN, partial(_run_graph, processes=all_processes))
 
 
 def describe_learner() -> Any:
     """Return the launch description of the learner of a run."""
-    return _description(_RUN, _learner_graph)
+    return _description(_RUN, partial(_run_graph, processes=learner_processes))
 
 
 def describe_actor() -> Any:
@@ -125,14 +126,6 @@ def describe_guard() -> Any:
 def describe_file() -> Any:
     """Return the launch description of the graph of a YAML file, as `serl up` starts it."""
     return _description(_FILE, _file_graph)
-
-
-def _training_graph(arguments: Arguments) -> _Graph:
-    return _run_graph(arguments, all_processes)
-
-
-def _learner_graph(arguments: Arguments) -> _Graph:
-    return _run_graph(arguments, learner_processes)
 
 
 def _actor_graph(arguments: Arguments) -> _Graph:

@@ -30,7 +30,6 @@ from serl.runs.plugin_settings import CHOICES
 from serl.system.settings_file import leaves
 from serl.teleop.config import TeleopConfig
 
-DONE = 0
 _PLURALS = {group.partition(".")[2]: kind for kind, group in plugins.GROUPS.items()}
 _IMPORT_S = 20.0
 """Time limit for the import of an installed plug-in."""
@@ -72,7 +71,7 @@ def show(options: argparse.Namespace) -> int:
             print("values of a task: serl list TASK")
     else:
         _show_one(name, word)
-    return DONE
+    return 0
 
 
 def _print_plugins(kinds: list[plugins.Kind], word: str | None) -> None:

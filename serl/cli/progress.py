@@ -12,8 +12,6 @@ from serl.runs.config import parse_overrides, resolve
 from serl.system.settings_file import checked
 from serl.types import Observation
 
-DONE = 0
-
 
 def train_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `serl reward progress`."""
@@ -70,4 +68,4 @@ def train(options: argparse.Namespace) -> int:
         f"next: serl train {options.task}{same} --demos {quoted(options.recordings[0])} "
         f"--reward.kind progress --reward.progress.model {quoted(options.out)}"
     )
-    return DONE
+    return 0

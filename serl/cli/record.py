@@ -22,6 +22,7 @@ from serl.cli.arguments import (
     check_namespace,
     integer,
     quoted,
+    stamped_folder,
 )
 from serl.cli.terminal import HoldQuestions, Terminal, at_the_terminal, print_cut_boxes
 from serl.errors import BadInput, counted
@@ -46,8 +47,6 @@ if TYPE_CHECKING:
 
 PERSONS_TIME_S = 60.0
 """Default time limit of a person's episode, s: a person needs more time than the expert."""
-
-DONE = 0
 
 
 def record_options(parser: argparse.ArgumentParser) -> None:
@@ -104,7 +103,7 @@ def _record_expert(options: argparse.Namespace) -> int:
     overrides = {"task": options.task, **parse_overrides(options.overrides)}
     config = for_recording(resolve(overrides))
     task = make_demonstrated_task(config)
-    folder = options.out or _new_folder(task.name, "demonstrations")
+    folder = options.out or stamped_folder(task.name, "demonstrations")
     check_utf8(folder.resolve())
     if episode_paths(folder):
         raise BadInput(f"{folder}: already holds episodes; give another --out")
@@ -132,7 +131,7 @@ def _record_expert(options: argparse.Namespace) -> int:
     left_out = f"{counted(failed, 'failure')} left out"
     print(f"{counted(options.demos, 'demonstration')} in {folder} ({left_out})")
     print(f"next: serl train {options.task} --demos {quoted(folder)}")
-    return DONE
+    return 0
 
 
 def _record_person(options: argparse.Namespace) -> int:
@@ -182,7 +181,7 @@ def _record_person(options: argparse.Namespace) -> int:
         print(f"to continue: the same command with --out {quoted(run.path)}")
         raise KeyboardInterrupt
     print(f"next: serl train {options.task}{arm_words(options)} --demos {quoted(run.path)}")
-    return DONE
+    return 0
 
 
 def check_person(options: argparse.Namespace) -> None:
@@ -252,7 +251,7 @@ def persons_folder(
         check_given(config, overrides.get("reset", {}))
     if options.device:  # the page and devices at topics drive two arms as well
         teleop_commands.check_arms(options.task, make_spec(task).action, 2 if options.left else 1)
-    folder: Path = options.out or _new_folder(task.name, kind)
+    folder: Path = options.out or stamped_folder(task.name, kind)
     if (folder / CONFIG).is_file():
         run = RunFolder.open(folder).writable()
         _check_same(folder, run.config, config)
@@ -388,7 +387,3 @@ def _open_arm_station(
 
             with arm_station(run, operators, services, check) as station:
                 yield station
-
-
-def _new_folder(task: str, kind: str) -> Path:
-    return Path("runs") / task / f"{kind}_{datetime.now().strftime('%Y-%m-%d_%H-%M-%S')}"

@@ -6,7 +6,6 @@ import argparse
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,14 @@ import numpy as np
 
 from serl import plugins
 from serl.cli import record as record_command
-from serl.cli.arguments import add_model_out, add_task, check_model_out, integer, quoted
+from serl.cli.arguments import (
+    add_model_out,
+    add_task,
+    check_model_out,
+    integer,
+    quoted,
+    stamped_folder,
+)
 from serl.datasets.reward_audit import (
     UNKNOWN,
     LabelledEpisode,
@@ -25,12 +31,19 @@ from serl.datasets.reward_audit import (
 )
 from serl.errors import BadInput, counted
 from serl.log.annotations import LABELS_FILE, Origin, StepKey, append_labels, read_labels
-from serl.log.episode_reader import episode_name, episode_paths, read_spec
+from serl.log.episode_reader import episode_name, episode_paths, read_episode, read_spec
 from serl.report.display import Display
 from serl.reward import RewardConfig
 from serl.runs.config import parse_overrides, resolve
-from serl.runs.reward_data import episode_folders, read_images, read_sight, task_of
-from serl.system.files import check_destination
+from serl.runs.reward_data import (
+    episode_folders,
+    read_images,
+    read_samples,
+    read_sight,
+    task_of,
+)
+from serl.runs.task_setup import make_task
+from serl.system.files import FileLock, check_destination
 from serl.system.settings_file import checked, merge
 from serl.types import Image
 
@@ -222,8 +235,6 @@ def _where(origin: Origin) -> str:
     return f"{quoted(origin.folder)} --epoch {epoch} --episode {episode} --steps {step}"
 
 
-DONE = 0
-
 _BY_WORDS = (
     "the success button of your device labels the current step as positive, its failure button as "
     "negative; --console has keys and buttons for both"
@@ -247,7 +258,6 @@ def collect_options(parser: argparse.ArgumentParser) -> None:
 def collect(options: argparse.Namespace) -> int:
     """Collect labelled images in a simulation or from a person."""
     from serl.datasets.reward_collection import LabelCounts, collect
-    from serl.runs.task_setup import make_task
 
     record_command.check_person(options)
     if options.console or options.device or options.robot:
@@ -255,8 +265,7 @@ def collect(options: argparse.Namespace) -> int:
     named = {"task": options.task, "observe": "pixels"}
     config = resolve(named, parse_overrides(options.overrides))
     task = make_task(config)
-    stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
-    folder = options.out or Path("runs") / task.name / f"reward_{stamp}"
+    folder = options.out or stamped_folder(task.name, "reward")
     if episode_paths(folder):
         raise BadInput(f"{folder}: already holds episodes; give another --out")
     target = LabelCounts(options.positives, options.negatives)
@@ -283,14 +292,12 @@ def collect(options: argparse.Namespace) -> int:
         f"of {counted(episodes, 'episode')}"
     )
     print(f"in {folder}; next: serl reward train {quoted(folder)} --out {task.name}.safetensors")
-    return DONE
+    return 0
 
 
 def _collect_person(options: argparse.Namespace) -> int:
     from serl.datasets.recording_session import RecordingSession, write_session
     from serl.datasets.reward_collection import LabelCounts, Marks, collect_person
-    from serl.runs.task_setup import make_task
-    from serl.system.files import FileLock
 
     target = LabelCounts(options.positives, options.negatives)
     defaults = {
@@ -319,7 +326,7 @@ def _collect_person(options: argparse.Namespace) -> int:
         print(f"to continue: the same command with --out {run.path}")
         raise KeyboardInterrupt
     print(f"next: serl reward train {quoted(run.path)} --out {task.name}.safetensors")
-    return DONE
+    return 0
 
 
 def label_options(parser: argparse.ArgumentParser) -> None:
@@ -347,8 +354,6 @@ def label_options(parser: argparse.ArgumentParser) -> None:
 
 def label(options: argparse.Namespace) -> int:
     """Label steps of an episode."""
-    from serl.runs.reward_data import episode_folders
-
     first, _, last = options.steps.partition(":")
     try:
         steps = range(int(first), int(last or first) + 1)
@@ -373,13 +378,11 @@ def label(options: argparse.Namespace) -> int:
     count = append_labels(folder, places, "person")
     total = len(read_labels(folder))
     print(f"{count} steps are labelled {options.label}; {total} labels in {folder / LABELS_FILE}")
-    return DONE
+    return 0
 
 
 def _length(path: Path) -> int:
     """Return the number of observations of an episode, the final one included."""
-    from serl.log.episode_reader import read_episode
-
     if (spec := read_spec(path)) is None:
         return 0
     episode = read_episode(path, spec)
@@ -403,9 +406,6 @@ def train(options: argparse.Namespace) -> int:
     from serl.agents.classifier import Card
     from serl.agents.classifier_training import train_classifier
     from serl.agents.config import ClassifierConfig
-    from serl.datasets.reward_audit import audit, tuned_reward
-    from serl.runs.reward_data import episode_folders, read_samples, read_sight, task_of
-    from serl.system.settings_file import checked
 
     overrides = parse_overrides(options.overrides)
     folders = episode_folders(options.folders)
@@ -437,4 +437,4 @@ def train(options: argparse.Namespace) -> int:
     print(f"measured on {count} episodes that neither training nor calibration used:")
     for line in audit(trained.held_out.labels, trained.probabilities, card.threshold).lines():
         print(f"  {line}")
-    return DONE
+    return 0

@@ -16,8 +16,6 @@ from serl.runs.sweep import SweepRun, read_sweep, sweep_runs
 from serl.system.files import make_folder
 from serl.system.jobs import Job, run_jobs
 
-DONE, FAILED = 0, 1
-
 
 def sweep_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `serl sweep`."""
@@ -52,7 +50,7 @@ def sweep(options: argparse.Namespace) -> int:
     if options.slurm:
         make_folder(folder)  # of the array's output
         print(slurm_script(options.file.resolve(), folder, len(runs), options.jobs), end="")
-        return DONE
+        return 0
     if options.only is not None:
         if not 0 <= options.only < len(runs):
             raise BadInput(f"--only: expected 0 to {len(runs) - 1}, got {options.only}")
@@ -60,7 +58,7 @@ def sweep(options: argparse.Namespace) -> int:
     failed = train_all(runs, options.jobs)
     if folders := sorted({str(run.path.parent) for run in runs}):
         print(f"to compare: serl compare {' '.join(map(shlex.quote, folders[:3]))}", flush=True)
-    return FAILED if failed else DONE
+    return 1 if failed else 0
 
 
 def train_all(runs: list[SweepRun], count: int) -> int:

@@ -17,7 +17,6 @@ from serl.runs.deployment import trials_command
 from serl.runs.folder import CONFIG, RunFolder
 from serl.system.settings_file import merge, read_yaml
 
-DONE, FAILED = 0, 1
 RUNS = Path("runs")
 
 
@@ -92,11 +91,11 @@ def train(options: argparse.Namespace) -> int:
     print(f"run: {run.path}", flush=True)
     with offering_resume(run):
         if not options.console:
-            return DONE if train_run(run, Display()) else FAILED
+            return 0 if train_run(run, Display()) else 1
         with teleop_commands.console_of(run, options.console_port, options.console_host) as console:
             done = train_run(run, Display(), console.check)
             teleop_commands.stay(console)
-        return DONE if done else FAILED
+        return 0 if done else 1
 
 
 def learner(options: argparse.Namespace) -> int:
@@ -130,4 +129,4 @@ def learner(options: argparse.Namespace) -> int:
         print(f"to continue: serl learner {quoted(run.path)}", file=sys.stderr)
         raise
     print(f"the training is done; next: {trials_command(run)}")
-    return DONE
+    return 0
