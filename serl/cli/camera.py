@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
@@ -92,7 +91,7 @@ def camera(options: argparse.Namespace) -> int:
     Raises:
         BadInput: ROS 2 is missing, the camera cannot be opened, or a setting is wrong.
     """
-    from serl.ros.environment import domain_id_of, meet_others
+    from serl.ros.environment import lone_folder
     from serl.ros.processes import require_ros
 
     if not _NAME.fullmatch(options.name):
@@ -112,16 +111,14 @@ def camera(options: argparse.Namespace) -> int:
         settings = {"frame": frame, "view": view, "jpeg": options.jpeg}
         config = checked(PublishConfig, settings)
         base = f"{options.namespace.rstrip('/')}/{options.name}"
-        os.environ["ROS_DOMAIN_ID"] = str(domain_id_of())
         with ExitStack() as stack:
-            scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="serl-camera-")))
-            meet_others(scratch)
+            folder = stack.enter_context(lone_folder("camera"))
             name, described = (
                 f"camera_{options.name}",
                 describe(source.name, config, _fixed(options)),
             )
             node = stack.enter_context(
-                RosNode(name, scratch, local=True, parameters=described, managed=True)
+                RosNode(name, folder, local=True, parameters=described, managed=True)
             )
             published = CameraNode(node, "", base, config, source)
             kind = "image_raw" if options.jpeg is None else "image_raw/compressed"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,26 +25,23 @@ def robot_findings(robot: str, namespace: str) -> Iterator[Finding]:
         BadInput: the robot does not exist, or ROS 2 is missing.
     """
     profile, arm = load_robot(robot), checked_namespace(namespace).rstrip("/")
-    from serl.ros.environment import domain_id_of, meet_others
+    from serl.ros.environment import domain_id_of, lone_folder
     from serl.ros.processes import require_ros
 
     require_ros()
-    domain = os.environ["ROS_DOMAIN_ID"] = str(domain_id_of())
     from serl.ros.node import RosNode  # rclpy: only after require_ros
     from serl.ros.setup.driver_check import RobotCheck
 
     yield Finding(True, "profile", f"{profile.name}: {profile.summary}")
-    with tempfile.TemporaryDirectory(prefix="serl-doctor-") as scratch:
-        meet_others(Path(scratch))
-        with RosNode("doctor", Path(scratch), local=True) as node:
-            for finding in RobotCheck(node, profile, arm).findings():
-                if finding.subject == "driver" and not finding.sound:
-                    remedy = (
-                        f"start the driver on this host, with ROS_DOMAIN_ID={domain} and the "
-                        "default transports of ROS 2"
-                    )
-                    finding = finding._replace(text=f"{finding.text}; {remedy}")
-                yield finding
+    with lone_folder("doctor") as folder, RosNode("doctor", folder, local=True) as node:
+        for finding in RobotCheck(node, profile, arm).findings():
+            if finding.subject == "driver" and not finding.sound:
+                remedy = (
+                    f"start the driver on this host, with ROS_DOMAIN_ID={domain_id_of()} and the "
+                    "default transports of ROS 2"
+                )
+                finding = finding._replace(text=f"{finding.text}; {remedy}")
+            yield finding
 
 
 def examine_options(parser: argparse.ArgumentParser) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 from rich.console import Console
@@ -67,11 +66,10 @@ def examine_domain(seconds: float) -> int:
 
     It runs in a process of its own, since a process cannot change its transport.
     """
-    from serl.ros.environment import meet_others
+    from serl.ros.environment import lone_folder
 
-    with tempfile.TemporaryDirectory(prefix="serl-doctor-") as scratch:
-        meet_others(Path(scratch))
-        graph, _ = _inspect(Path(scratch), seconds)
+    with lone_folder("doctor") as folder:
+        graph, _ = _inspect(folder, seconds)
     show(_console(), graph)
     if not graph.nodes:
         return _NO_NODES

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
-import tempfile
 from pathlib import Path
 
 from serl.arm_profile import latch_path, load_robot
@@ -45,7 +43,7 @@ def guard(options: argparse.Namespace) -> int:
     Raises:
         BadInput: ROS 2 is missing, or a profile, a task or a limit is invalid.
     """
-    from serl.ros.environment import domain_id_of, meet_others
+    from serl.ros.environment import domain_id_of, lone_folder
     from serl.ros.processes import require_ros
 
     profile = load_robot(options.robot)
@@ -60,15 +58,10 @@ def guard(options: argparse.Namespace) -> int:
     from serl.ros.nodes import guard as guard_node  # rclpy: only after require_ros
 
     latch = options.latch or latch_path(options.robot, profile, place.namespace)
-    domain = domain_id_of()
-    os.environ["ROS_DOMAIN_ID"] = str(domain)
     fifo = () if options.fifo is None else ("--fifo", str(options.fifo))
-    with tempfile.TemporaryDirectory(prefix="serl-guard-") as scratch:
-        folder = Path(scratch) / place.cell
-        folder.mkdir()
-        meet_others(folder)
+    with lone_folder("guard", place.cell) as folder:
         print(
-            f"{profile.name}: ROS_DOMAIN_ID={domain}, services under {place.prefix}/guard; "
+            f"{profile.name}: ROS_DOMAIN_ID={domain_id_of()}, services under {place.prefix}/guard; "
             f"latch {latch}; Ctrl-C ends it",
             flush=True,
         )

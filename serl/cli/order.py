@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import os
 import re
-import tempfile
 from pathlib import Path
 
 from serl.errors import BadInput
@@ -39,7 +37,7 @@ def order(options: argparse.Namespace) -> int:
         BadInput: ROS 2 is missing, a name is invalid, or the key cannot be read.
         SerlError: an order was refused, or not answered; the remaining ones are not sent.
     """
-    from serl.ros.environment import domain_id_of, meet_others
+    from serl.ros.environment import lone_folder
     from serl.ros.processes import require_ros
 
     for service in options.services:
@@ -47,15 +45,12 @@ def order(options: argparse.Namespace) -> int:
             raise BadInput(f"{service!r}: expected a service such as /cell/left/guard/ack")
     load_order_key(options.key)
     require_ros()
-    os.environ["ROS_DOMAIN_ID"] = str(domain_id_of())
     from serl.ros.node import RosNode  # rclpy: only after require_ros
     from serl.ros.services import Remote
 
-    with tempfile.TemporaryDirectory(prefix="serl-order-") as scratch:
-        meet_others(Path(scratch))
-        with RosNode("order", Path(scratch), local=True) as node:
-            remote = Remote(node, lambda: None)
-            for service in options.services:
-                answer = remote.order(service, options.key, _LIMIT_S)
-                print(f"{service}: {answer}", flush=True)
+    with lone_folder("order") as folder, RosNode("order", folder, local=True) as node:
+        remote = Remote(node, lambda: None)
+        for service in options.services:
+            answer = remote.order(service, options.key, _LIMIT_S)
+            print(f"{service}: {answer}", flush=True)
     return 0

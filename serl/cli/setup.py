@@ -6,9 +6,7 @@ The result is written after each step, so that the next call continues from ther
 from __future__ import annotations
 
 import argparse
-import os
 import signal
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
@@ -137,7 +135,7 @@ def setup_session(
     Raises:
         BadInput: ROS 2 is missing, or the namespace is invalid.
     """
-    from serl.ros.environment import domain_id_of, meet_others
+    from serl.ros.environment import lone_folder
     from serl.ros.processes import require_ros
 
     place = place_of(profile, namespace)
@@ -147,12 +145,8 @@ def setup_session(
     from serl.ros.setup.arm import SetupArm
     from serl.ros.setup.session import SetupSession
 
-    os.environ["ROS_DOMAIN_ID"] = str(domain_id_of())
     with ExitStack() as stack:
-        scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="serl-setup-"))
-        folder = Path(scratch) / place.cell
-        folder.mkdir()
-        meet_others(folder)
+        folder = stack.enter_context(lone_folder("setup", place.cell))
         node = stack.enter_context(RosNode(f"setup_{place.robot}", folder, local=True))
         for number in (signal.SIGINT, signal.SIGTERM):  # at once, also while a question waits
             signal.signal(number, signal.default_int_handler)

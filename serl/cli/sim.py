@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import tempfile
-from pathlib import Path
 from typing import Any
 
 from serl.arm_pair import SIDES
@@ -46,7 +44,7 @@ def simulate(options: argparse.Namespace) -> int:
     """
     from serl.plugins import check_simulated
     from serl.ros.arm.rehearsal import LOOKS
-    from serl.ros.environment import clean_shared_memory, free_domain, meet_others
+    from serl.ros.environment import clean_shared_memory, free_domain, lone_folder
     from serl.ros.processes import require_ros
     from serl.runs.task_setup import check_topics, make_task
 
@@ -64,19 +62,17 @@ def simulate(options: argparse.Namespace) -> int:
     check_topics(task, pair)
     places = " and ".join(f"/sim/{side}" for side in SIDES) if pair else f"/sim/{ROBOT}"
     clean_shared_memory()
-    with free_domain() as domain, tempfile.TemporaryDirectory(prefix="serl-sim-") as scratch:
+    with free_domain() as domain:
         from serl.ros.nodes.sim import run  # rclpy: only after require_ros
 
-        folder = Path(scratch) / "sim"
-        folder.mkdir()
-        meet_others(folder)
         os.environ["ROS_DOMAIN_ID"] = str(domain.id)
         print(
             f"{config.task}: ROS_DOMAIN_ID={domain.id}, topics and services under {places}; "
             "Ctrl-C ends it",
             flush=True,
         )
-        run(folder, config, ROBOT, options.lockstep, options.rtf, True, faults)
+        with lone_folder("sim", "sim") as folder:
+            run(folder, config, ROBOT, options.lockstep, options.rtf, True, faults)
     return 0
 
 

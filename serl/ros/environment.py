@@ -13,8 +13,8 @@ import stat
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, MutableMapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from ipaddress import IPv4Address
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, NamedTuple, Self
@@ -244,6 +244,24 @@ def meet_others(run_folder: Path) -> None:
     if os.environ.get(SHARED_MEMORY_ALONE):
         return
     write_profile(run_folder / _LOOPBACK_PROFILE, (LOOPBACK,), (LOOPBACK,))
+
+
+@contextmanager
+def lone_folder(program: str, name: str = "") -> Iterator[Path]:
+    """Provide a folder in place of a run's, for nodes that are reachable for other ROS programs.
+
+    This process joins the domain of `ROS_DOMAIN_ID`, or ROS's default domain.
+
+    Args:
+        program: what the nodes are, for the name of a temporary folder.
+        name: name of the folder, which gives the namespace of its nodes; "" for any.
+    """
+    os.environ["ROS_DOMAIN_ID"] = str(domain_id_of())
+    with tempfile.TemporaryDirectory(prefix=f"serl-{program}-") as scratch:
+        folder = Path(scratch) / name
+        folder.mkdir(exist_ok=True)
+        meet_others(folder)
+        yield folder
 
 
 def settle(
