@@ -129,7 +129,7 @@ class Insertion:
                 f"depth_m {config.depth_m}: expected less than the hole's {self.deepest_m}"
             )
         self.config = config
-        self._start, self._start_yaw = np.zeros(3, np.float32), 0.0
+        self._start = np.array((0.0, 0.0, 0.0, *DOWN), np.float32)  # of the tool
         self._next: Start | None = None  # start that the reset leads to
 
     @cached_property
@@ -177,9 +177,8 @@ class Insertion:
     def begin(self, reading: Observation) -> None:
         """Begin an episode: remember the tool's start, and draw the start of the next episode."""
         self.perception.begin(seed_of(reading))
-        pose = reading.state["tcp_pose"]
-        self._start, self._start_yaw = pose[:3].copy(), yaw(quaternion_of(pose))
-        self._next = self._draw_start(rng_at(pose))
+        self._start = reading.state["tcp_pose"].copy()
+        self._next = self._draw_start(rng_at(self._start))
 
     def observation(self, reading: Observation) -> Observation:
         """Return the observation of the policy for a reading."""
@@ -191,10 +190,10 @@ class Insertion:
             "force": values["wrench"][:3],
         }
         if self.config.observe == "pixels":
-            turned = wrap_angle(yaw(quaternion_of(tcp)) - self._start_yaw, 2.0 * math.pi)
+            turned = yaw(quaternion_of(tcp)) - yaw(quaternion_of(self._start))
             start = {
-                "tcp_from_start": tcp[:3] - self._start,
-                "yaw_from_start": np.array([turned], np.float32),
+                "tcp_from_start": tcp[:3] - self._start[:3],
+                "yaw_from_start": np.array([wrap_angle(turned, 2.0 * math.pi)], np.float32),
             }
             return Observation(start | arm, self.config.policy_images(reading), reading.stamps)
         hole = {

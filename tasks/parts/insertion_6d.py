@@ -96,10 +96,6 @@ class Insertion6D(Insertion):
 
     config: Insertion6DConfig
 
-    def __init__(self, config: Insertion6DConfig) -> None:
-        super().__init__(config)
-        self._start_pose = np.array((0.0, 0.0, 0.0, *DOWN), np.float32)
-
     @cached_property
     def observation_spec(self) -> ObservationSpec:
         """The arm's own numbers, and those of the hole or images."""
@@ -141,16 +137,16 @@ class Insertion6D(Insertion):
     def begin(self, reading: Observation) -> None:
         """Begin an episode: remember the tool's start."""
         self.perception.begin(seed_of(reading))
-        self._start_pose = reading.state["tcp_pose"].copy()
+        self._start = reading.state["tcp_pose"].copy()
 
     def observation(self, reading: Observation) -> Observation:
         """Return the observation of the policy for a reading."""
         values = self.perception(reading).state
         tcp, wrench, twist = values["tcp_pose"], values["wrench"], values["tcp_twist"]
-        tool, start = quaternion_of(tcp), quaternion_of(self._start_pose)
+        tool, start = quaternion_of(tcp), quaternion_of(self._start)
         target = quaternion_of(values["target_pose"])
         state = {
-            "tcp_from_start": _within(start, tcp[:3] - self._start_pose[:3]),
+            "tcp_from_start": _within(start, tcp[:3] - self._start[:3]),
             "turn_from_start": _within(start, rotation_between(start, tool)),
             "tcp_velocity": _within(tool, twist[:3]),
             "angular_velocity": _within(tool, twist[3:]),
