@@ -16,10 +16,9 @@ from serl.errors import BadInput, SerlError
 from serl.geometry import Vector, normalize, rotation_between
 from serl.plugins import PluginName
 from serl.policy import Policy
-from serl.robot import Truth
 from serl.specs import ObservationSpec
 from serl.system.settings_file import HomePath
-from serl.task import Scene, SimulatedTask, TaskConfig
+from serl.task import Scene, SimulatedTask
 from serl.types import Array, FrozenModel, Observation, Outcome
 
 Held = Annotated[int, Field(ge=1, le=1000)]
@@ -336,12 +335,9 @@ class RewardedTask:
     ) -> None:
         self._task, self.reward, self._witnesses = task, reward, witnesses or {}
         self._apart = apart
-        self.name, self.solved = task.name, False
-
-    @property
-    def config(self) -> TaskConfig:
-        """The configuration of the wrapped task."""
-        return self._task.config
+        self.name, self.solved, self.config = task.name, False, task.config
+        self.is_success, self.progress, self.expert = task.is_success, task.progress, task.expert
+        self.training_defaults = task.training_defaults
 
     @property
     def observation_spec(self) -> ObservationSpec:
@@ -388,19 +384,3 @@ class RewardedTask:
     def reset(self, reading: Observation) -> Policy | None:
         """Return the reset policy of the wrapped task; None if `apart`."""
         return None if self._apart else self._task.reset(reading)
-
-    def is_success(self, truth: Truth) -> bool:
-        """Return the ground truth of the wrapped task, independent of the reward."""
-        return self._task.is_success(truth)
-
-    def progress(self, truth: Truth) -> float:
-        """Return the progress of the wrapped task, from 0 to 1."""
-        return self._task.progress(truth)
-
-    def expert(self, truth: Callable[[], Truth], seed: int) -> Policy:
-        """Return the scripted expert of the wrapped task."""
-        return self._task.expert(truth, seed)
-
-    def training_defaults(self) -> Mapping[str, Any]:
-        """Return the tuned settings of the wrapped task."""
-        return self._task.training_defaults()

@@ -56,11 +56,6 @@ DIAGNOSTICS = Topic("/diagnostics", DiagnosticArray, 10)
 """Health of the nodes, on the topic that ROS 2's own tools read."""
 
 
-def well() -> Health:
-    """Return OK, the default health of a source that reports none."""
-    return WELL
-
-
 class Diagnostics:
     """A publisher of numbers and health on `/diagnostics`, once a second, for subscribers.
 
@@ -77,7 +72,7 @@ class Diagnostics:
         node: RosNode,
         source: str,
         collect: Callable[[], Mapping[str, Value]],
-        health: Callable[[], Health] = well,
+        health: Callable[[], Health] = lambda: WELL,
     ) -> None:
         self._node, self._source = node, source
         self._collect, self._health = collect, health
@@ -106,7 +101,7 @@ class Stats:
         node: RosNode,
         source: str,
         collect: Callable[[], Mapping[str, Value]],
-        health: Callable[[], Health] = well,
+        health: Callable[[], Health] = lambda: WELL,
     ) -> None:
         self._node = node
         self._source = source

@@ -60,17 +60,22 @@ def message_type(channel: Channel) -> Any:
         ) from None
 
 
-def check_types(profile: ArmProfile) -> None:
-    """Raise `BadInput`, naming all missing message types of the profile, if there are any."""
+def missing_types(profile: ArmProfile) -> list[str]:
+    """Return the types of the profile's messages that are not installed, sorted."""
     missing = set()
     for channel in profile.channels:
         try:
             message_type(channel)
         except BadInput:
             missing.add(channel.type)
-    if missing:
+    return sorted(missing)
+
+
+def check_types(profile: ArmProfile) -> None:
+    """Raise `BadInput`, naming all missing message types of the profile, if there are any."""
+    if missing := missing_types(profile):
         raise BadInput(
-            f"arm {profile.name}: not installed: {', '.join(sorted(missing))}; "
+            f"arm {profile.name}: not installed: {', '.join(missing)}; "
             "source a ROS 2 installation that has them"
         )
 

@@ -11,7 +11,7 @@ from serl.compliance import is_value
 from serl.errors import BadInput, SerlError
 from serl.ros.arm.controller import controller_node, stiffness_problem
 from serl.ros.arm.faults import fault_topic, fault_words
-from serl.ros.arm.topics import SENSOR, message_type, name_of, topic_of
+from serl.ros.arm.topics import SENSOR, missing_types, name_of, topic_of
 from serl.ros.conversions import (
     gripper_of,
     joints_of,
@@ -103,16 +103,9 @@ class RobotCheck:
         yield Finding(not problem, "contact", problem or after)
 
     def _packages(self) -> Iterator[Finding]:
-        types = sorted({channel.type for channel in self._profile.channels})
-        missing = []
-        for channel in self._profile.channels:
-            try:
-                message_type(channel)
-            except BadInput:
-                missing.append(channel.type)
-        text = (
-            f"not installed: {', '.join(sorted({*missing}))}" if missing else f"{len(types)} types"
-        )
+        types = {channel.type for channel in self._profile.channels}
+        missing = missing_types(self._profile)
+        text = f"not installed: {', '.join(missing)}" if missing else f"{len(types)} types"
         yield Finding(not missing, "messages", text)
 
     def _states(self) -> list[tuple[str, Channel]]:
