@@ -224,20 +224,11 @@ class _ArmOnly:
     """A task without a simulation, where one with a simulation is expected."""
 
     def __init__(self, task: Task) -> None:
-        self._task, self.name = task, task.name
+        self._task, self.name, self.config = task, task.name, task.config
+        self.observation_spec = task.observation_spec
         self.begin, self.observation = task.begin, task.observation
         self.outcome, self.reset = task.outcome, task.reset
         self.decides_success = getattr(task, "decides_success", True)
-
-    @property
-    def config(self) -> TaskConfig:
-        """The settings of the task."""
-        return self._task.config
-
-    @property
-    def observation_spec(self) -> ObservationSpec:
-        """The spec of a policy's observations."""
-        return self._task.observation_spec
 
     @property
     def scene(self) -> Scene:

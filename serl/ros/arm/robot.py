@@ -6,7 +6,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Literal, Self
@@ -72,6 +72,7 @@ class RosArm:
         stop_reason: reason of the first stop; None while motion is allowed.
         mode: kind of the active controller, as reported to the guard.
         gains: mode whose gains the controller was given last; None for those of the start.
+        modes: gains of the profile's controller by mode.
         silence_s: returns the seconds since the last message of the operator's device; called at
             each heartbeat in teleop, as a device may time out between two actions.
         other: the other arm of a pair; while its guard holds it, this arm stays at its pose.
@@ -107,6 +108,7 @@ class RosArm:
         place = profile.workspace
         self.aim = Target(config.motion, place.keep_out if place is not None else ())
         self.guard = GuardClient(node, robot, self.remote) if guarded else None
+        self.modes = profile.controller.modes
         self.action_spec = config.motion.action_spec
         self.observation_spec = reading_spec(len(profile.joints), tracked, config.all_views)
         self._cameras = dict.fromkeys(view.camera for view in config.all_views.values())
@@ -291,11 +293,6 @@ class RosArm:
     def turn_to(self, orientation: Quaternion) -> None:
         """Turn the target with the next actions, also about axes that actions do not turn."""
         self.aim.turn_to(orientation)
-
-    @property
-    def modes(self) -> Collection[str]:
-        """The modes of the profile's controller, each with its gains."""
-        return self.profile.controller.modes
 
     def switch(self, gains: str | None) -> None:
         """Switch the controller to the gains of a mode of the profile; blocks for half a second.
