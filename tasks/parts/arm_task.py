@@ -156,9 +156,9 @@ class ArmTask(ABC):
     def begin(self, reading: Observation) -> None:
         """Begin an episode: reset the count of steps with success, and draw errors of the view.
 
-        The start pose of the tool is kept for observations relative to it.
+        The start pose of the tool of one arm is kept for observations relative to it.
         """
-        self._held, self._start = 0, reading.state["tcp_pose"].copy()
+        self._held, self._start = 0, reading.state.get("tcp_pose", self._start).copy()
         self.perception.begin(seed_of(reading))
 
     def observation(self, reading: Observation) -> Observation:
