@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -23,7 +23,7 @@ from serl.geometry import (
 from serl.motion import Pose
 from serl.robot import ServedRobot
 from serl.setpoint import PROFILE_PERIOD_S
-from serl.types import FrozenModel
+from serl.types import FrozenModel, Image
 
 _SLIPPERY_S = 1.5
 
@@ -86,7 +86,6 @@ class RehearsalArm:
         self, arm: ServedRobot, config: RehearsalConfig, mount: Mount = UNMOVED_BASE
     ) -> None:
         self._arm, self._config, self._mount = arm, config, mount
-        self.pictures, self.exert = arm.pictures, arm.exert
         self.urdf, self.fovy_rad = getattr(arm, "urdf", None), getattr(arm, "fovy_rad", {})
         self._rng = np.random.default_rng((config.seed, 1))
         self._phases = self._rng.uniform(0.0, 2.0 * math.pi, 3)
@@ -113,6 +112,10 @@ class RehearsalArm:
             numbers[name] = [*rotate(back, (a, b, c)), *rotate(back, (d, e, f))]
         return numbers
 
+    def pictures(self) -> Mapping[tuple[str, tuple[int, int]], Image]:
+        """Return the current camera images."""
+        return self._arm.pictures()
+
     def restore(self, seed: int) -> None:
         """Place the free bodies of the scene at the start drawn from `seed`; leave the arms."""
         cast(Any, self._arm).restore(seed)
@@ -124,6 +127,10 @@ class RehearsalArm:
         if closed and self._rng.random() < self._config.slips:
             delay_s = self._rng.uniform(self._config.slip_low_s, self._config.slip_high_s)
             self._slip_s = self._time_s + delay_s
+
+    def exert(self, wrench: Sequence[float]) -> None:
+        """Exert a wrench with the tool, in its own frame."""
+        self._arm.exert(wrench)
 
     def follow(self, setpoint: Pose) -> None:
         """Advance by 10 ms with the controller at a setpoint in the frame of the drifting base."""
