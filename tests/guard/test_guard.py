@@ -5,6 +5,7 @@ import math
 import pytest
 
 from serl.errors import BadInput
+from serl.geometry import from_rotation_vector, multiply
 from serl.guard.guard import GuardState, Latch, MessageInfo
 from serl.motion import Pose, within_lead
 from serl.setpoint import advance_setpoint
@@ -390,3 +391,14 @@ def test_guard_ignores_device_silence_while_policy_drives() -> None:
     loop.device_s = loop.now_s
     loop.tick(100)
     assert loop.guard.state == "policy"
+
+
+def test_guard_rotates_equally_for_either_quaternion_sign() -> None:
+    turn = multiply(from_rotation_vector((0.0, 0.0, 0.4)), DOWN)
+    ends = []
+    for sign in (1.0, -1.0):
+        x, y, z, w = (sign * value for value in turn)
+        loop = driving(target=Pose(START.position, (x, y, z, w)))
+        loop.tick(300)
+        ends.append(numbers(loop.fake.pose))
+    assert ends[0] == pytest.approx(ends[1], abs=1e-9)

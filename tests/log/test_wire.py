@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import struct
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -256,3 +257,19 @@ def test_hello_with_invalid_home_is_refused(home: str) -> None:
     data = wire.encode_hello(HELLO._replace(home=home))
     with pytest.raises(CorruptData, match="hello home: expected 32 hex digits"):
         wire.decode_hello(data)
+
+
+def test_oversized_record_is_refused_before_allocation() -> None:
+    head = struct.pack("<4sHHI", b"SRLR", 1, 1, 2**32 - 1)
+    nested = b"[" * 100_000
+    tracemalloc.start()
+    for decode, data in (
+        (ENCODED["step"][1], head + b"{}"),
+        (ENCODED["step"][1], struct.pack("<4sHHI", b"SRLR", 1, 1, len(nested)) + nested),
+        (ENCODED["hello"][1], nested),
+    ):
+        with pytest.raises(CorruptData):
+            decode(data)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 4 << 20
