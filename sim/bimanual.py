@@ -63,7 +63,7 @@ class PairSide(ServedArm):
         self._arm = world.arms[number]
         self._other = world.arms[1 - number].prefix
         self.impedance = self._arm.impedance
-        self.fovy_rad, self.restore = world.fovy_rad, world.restore
+        self.fovy_rad = world.fovy_rad
 
     def measure(self) -> dict[str, list[float]]:
         """Return the state of the arm and of the tracked bodies, without the arm's prefix."""
@@ -80,6 +80,10 @@ class PairSide(ServedArm):
     def urdf(self) -> str:
         """Return the URDF of the arm, in the frame of its own base, not randomised."""
         return self._world.side_urdf(self._number)
+
+    def restore(self, seed: int) -> None:
+        """Place the free bodies of the scene, and leave the arms."""
+        self._world.restore(seed)
 
     def pass_tick(self) -> None:
         """Advance both arms by 10 ms if this is the right one, which is set last."""

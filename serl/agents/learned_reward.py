@@ -17,7 +17,7 @@ from serl.agents.networks import EnsembleMLP, Group, adam_tensors, named_views, 
 from serl.agents.sac import SAC
 from serl.agents.weights import copy_into, to_arrays
 from serl.errors import SpecMismatch
-from serl.types import Array, Batch, Features, Image
+from serl.types import Action, Array, Batch, Features, Image, Observation
 
 
 class LearnedReward(ABC):
@@ -38,9 +38,6 @@ class LearnedReward(ABC):
         self, agent: SAC, config: LearnedRewardConfig, seed: int, of_actions: bool = False
     ) -> None:
         self._agent = agent
-        self.act, self.fit_normaliser = agent.act, agent.fit_normaliser
-        self.actor_weights = agent.actor_weights  # an actor needs no reward
-        self.load_actor_weights = agent.load_actor_weights
         spec = agent.spec
         images = spec.observation.images.items()
         cameras = {name: (image.shape[0], image.shape[1]) for name, image in images}
@@ -58,6 +55,22 @@ class LearnedReward(ABC):
     @abstractmethod
     def update(self, batch: Batch) -> dict[str, float]:
         """Take a step of the networks, then update the agent with the changed rewards."""
+
+    def act(self, observation: Observation, explore: bool) -> Action:
+        """Return the agent's action."""
+        return self._agent.act(observation, explore)
+
+    def fit_normaliser(self, states: Array) -> None:
+        """Set the agent's normaliser, which the networks use as well."""
+        self._agent.fit_normaliser(states)
+
+    def actor_weights(self) -> State:
+        """Return the agent's actor weights: an actor needs no reward."""
+        return self._agent.actor_weights()
+
+    def load_actor_weights(self, weights: State) -> None:
+        """Load the agent's actor weights."""
+        self._agent.load_actor_weights(weights)
 
     def state_dict(self) -> State:
         """Return the state of the agent and of the networks."""

@@ -18,7 +18,7 @@ from serl.log.wire import Hello, decode_arrival, encode_lost, encode_record
 from serl.specs import Spec
 from serl.system.files import read_bounded, write_atomic
 from serl.training.link import MAX_SNAPSHOT_BYTES, decode_snapshot, encode_snapshot
-from serl.transport import ActorEnd, LearnerEnd
+from serl.transport import ActorEnd, LearnerEnd, Snapshot
 from serl.types import Arrival, LostRecord, place_after
 
 _READ_BYTES = 1 << 20
@@ -168,7 +168,7 @@ class ExactlyOnce:
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self.counts: Counter[str] = Counter(accepted=0, duplicate=0, gap=0)
-        self._now_s, self.publish = now_s, end.publish
+        self._now_s = now_s
         self._missing_s: dict[Stream, float] = {}
         self._end, self._spec, self._run, self._admit = end, spec, run, admit
         self._places = dict(places)
@@ -184,6 +184,10 @@ class ExactlyOnce:
             BadInput: a record does not fit the spec.
         """
         return [record for record in map(self._check, self._end.receive()) if self._is_next(record)]
+
+    def publish(self, snapshot: Snapshot) -> None:
+        """Publish new weights."""
+        self._end.publish(snapshot)
 
     def flush(self) -> bool:
         """Return True: no data is queued here."""

@@ -21,7 +21,7 @@ from serl.ros.arm.measurements import numbers_of
 from serl.ros.arm.robot import RosArm
 from serl.ros.services import Remote
 from serl.specs import ObservationSpec
-from serl.types import Action, Array, Observation
+from serl.types import Action, ActionSource, Array, Observation
 
 _VECTORS = ("tcp_twist", "wrench")
 
@@ -37,8 +37,7 @@ class MountedRosArm:
     def __init__(self, arm: RosArm, mount: Mount) -> None:
         self.arm, self._mount = arm, mount
         self.observation_spec, self.action_spec = arm.observation_spec, arm.action_spec
-        self.modes, self.switch, self.drive_as = arm.modes, arm.switch, arm.drive_as
-        self.stop, self.recover = arm.stop, arm.recover
+        self.modes = arm.modes
 
     @property
     def stop_reason(self) -> str | None:
@@ -49,6 +48,10 @@ class MountedRosArm:
     def gains(self) -> str | None:
         """The mode whose gains were set last; None for those of the start."""
         return self.arm.gains
+
+    def switch(self, gains: str | None) -> None:
+        """Switch the controller to the gains of a mode, as `RosArm.switch`."""
+        self.arm.switch(gains)
 
     def observe(self) -> Observation:
         """Return the newest reading; raise as `RosArm.observe`."""
@@ -62,6 +65,18 @@ class MountedRosArm:
         own = np.array(self._mount.own_action(motion, action.tolist()), np.float32)
         executed = self.arm.act(own)
         return np.array(self._mount.common_action(motion, executed.tolist()), np.float32)
+
+    def drive_as(self, source: ActionSource) -> None:
+        """Notify the guard of a change of controller."""
+        self.arm.drive_as(source)
+
+    def stop(self, reason: str) -> None:
+        """Make the guard hold the arm, until `recover`."""
+        self.arm.stop(reason)
+
+    def recover(self) -> None:
+        """Allow motion again, from the arm's present pose."""
+        self.arm.recover()
 
     def turn_to(self, orientation: Quaternion) -> None:
         """Turn the target to an orientation with the next actions."""

@@ -14,6 +14,7 @@ from serl.arm_pair import SIDES, read_pair
 from serl.arm_profile import load_robot
 from serl.bimanual import RIGHT, PairConfig
 from serl.camera import Crop
+from serl.console.backend import Picture
 from serl.console.messages import COMMANDS
 from serl.console.pictures import DrawnScene, Pictures, PictureSource, Placement
 from serl.errors import SerlError
@@ -91,12 +92,11 @@ class ConsoleActor:
             service = node.absolute(f"{arm.namespace.rstrip('/')}/guard/estop")
             side = arm_name.partition("/")[2]
             self._guards[f"{side} guard".strip()] = node.handle.create_client(Trigger, service)
-        pictures = Pictures(
+        self._pictures = Pictures(
             self._source(node, [*arms.values()] if profile else []),
             lambda: self._control.get("attended") == "1",
             lambda: self.is_secondary,
         )
-        self.pictures, self.close = pictures.newest, pictures.close
 
     def _source(self, node: RosNode, arms: Sequence[GuardedArm]) -> PictureSource:
         """Return the cameras of real arms, or the simulated scene."""
@@ -244,6 +244,14 @@ class ConsoleActor:
 
     def _named(self, arm: SupervisedArm, text: str) -> str:
         return f"{arm.name}: {text}" if len(self._supervised) > 1 else text
+
+    def pictures(self) -> list[Picture]:
+        """Return the newest pictures of the arm's cameras, or of the simulated scene."""
+        return self._pictures.newest()
+
+    def close(self) -> None:
+        """Close the source of the pictures."""
+        self._pictures.close()
 
     def _take_control(self, message: Any) -> None:
         values = {pair.key: pair.value for pair in message.values}
