@@ -18,8 +18,8 @@ picknik_reset_fault_controller.cpp, `twist` picknik_twist_controller.cpp):
   ends is not in these sources.
 - motion: a mass of 1 kg, drawn by `pd_gains` times the error (base:387-398,
   ForwardDynamicsSolver.cpp:77-118), one step in each period of the driver, 1 ms (yaml:3): with the
-  gains of `xarm7`, up to 3.6 % of the distance and 0.36 % of the angle. An arm that lags follows
-  more slowly. Errors are clipped at 1 m and 1 rad alone (cmc:152-155).
+  gains below, which are those of `xarm7`, up to 3.6 % of the distance and 0.36 % of the angle. An
+  arm that lags follows more slowly. Errors are clipped at 1 m and 1 rad alone (cmc:152-155).
 - parameters: `pd_gains`, `error_scale` and `publish_state_feedback` are read in every cycle
   (PDController.cpp:77-78, base:341, 391); `iterations` once (base:216): a later change is read back
   but has no effect. Configure the controller with 1; the guard compares the value.
@@ -50,14 +50,16 @@ from serl.arm_profile import (
     GRIP,
     JOINTS,
     KORTEX_FAULT,
+    POSE,
     ArmProfile,
     Channel,
+    ControllerProfile,
     GripperProfile,
     Payload,
 )
-from serl.robots import xarm7
 
 _PI = 3.141592653589793
+_CONTROLLER = "/cartesian_motion_controller"
 
 robot = ArmProfile(
     name="kinova_gen3",
@@ -68,11 +70,11 @@ robot = ArmProfile(
     joint_low_rad=(-2 * _PI, -2.24, -2 * _PI, -2.57, -2 * _PI, -2.09, -2 * _PI),
     joint_high_rad=(2 * _PI, 2.24, 2 * _PI, 2.57, 2 * _PI, 2.09, 2 * _PI),
     home_rad=(0.0, 0.45, 0.0, 1.95, 0.0, _PI - 0.45 - 1.95, -_PI / 2),  # the tool points down
-    pose=xarm7.robot.pose,
+    pose=Channel(name=f"{_CONTROLLER}/current_pose", type=POSE),
     twist=None,
     wrench=None,
     joint_states=Channel(name="/joint_states", type=JOINTS),
-    target=xarm7.robot.target,
+    target=Channel(name=f"{_CONTROLLER}/target_frame", type=POSE),
     gripper=GripperProfile(
         command=Channel(name="/robotiq_gripper_controller/gripper_cmd", type=GRIP),
         state=Channel(name="/joint_states", type=JOINTS),
@@ -80,7 +82,16 @@ robot = ArmProfile(
         closed=0.8,
         open=0.0,
     ),
-    controller=xarm7.robot.controller,
+    controller=ControllerProfile(
+        node=_CONTROLLER,
+        parameters={
+            "solver.publish_state_feedback": True,
+            "solver.error_scale": 1.0,
+            **{f"pd_gains.trans_{axis}.p": 10.0 for axis in "xyz"},
+            **{f"pd_gains.rot_{axis}.p": 1.0 for axis in "xyz"},
+        },
+        expected={"solver.iterations": 1},
+    ),
     payload=Payload(mass_kg=0.925, center_m=(0.0, 0.0, 0.058)),
     fault=Channel(name="/fault_controller/internal_fault", type=KORTEX_FAULT),
     recover=Channel(
