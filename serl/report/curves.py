@@ -34,7 +34,7 @@ def series(rows: Sequence[MetricsRow], name: str) -> Values:
 
 
 def judged(episodes: Iterable[MetricsRow]) -> list[MetricsRow]:
-    """Return the episodes that say something about the policy.
+    """Return the episodes by which the policy can be judged.
 
     Ctrl-C or a fault of the machine ended the others, which would be void as trials.
     """
