@@ -119,7 +119,9 @@ class Terminal:
 
 
 class HoldQuestions:
-    """Questions of a recording without a page, in the place of an attendant's: what holds it.
+    """The question of a recording without a console: whether the robot may move again.
+
+    `Terminal` asks it in place of the questions of an attendant.
 
     Args:
         human_input: the person's input, with the stop or pause that an answer ends.

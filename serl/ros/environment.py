@@ -248,12 +248,12 @@ def meet_others(run_folder: Path) -> None:
 
 @contextmanager
 def lone_folder(program: str, name: str = "") -> Iterator[Path]:
-    """Provide a folder in place of a run's, for nodes that are reachable for other ROS programs.
+    """Provide a temporary folder for nodes outside of runs, which other ROS programs can reach.
 
     This process joins the domain of `ROS_DOMAIN_ID`, or ROS's default domain.
 
     Args:
-        program: what the nodes are, for the name of a temporary folder.
+        program: name of the program, for the name of the temporary folder.
         name: name of the folder, which gives the namespace of its nodes; "" for any.
     """
     os.environ["ROS_DOMAIN_ID"] = str(domain_id_of())
