@@ -14,8 +14,10 @@ import pytest
 
 pytest.importorskip("rclpy", reason="faults need ROS 2")
 
+from .arms import franka
 from .books import lost_or_doubled
 from .catalogue import REGISTRY
+from .motion import moving
 from .registry import Fault, Level, Scene, Stage
 from .table import PAGE, page
 
@@ -25,7 +27,9 @@ PROMISED = set(range(1, 63))
 
 def _marked(fault: Fault) -> Any:
     marks = [pytest.mark.slow] if fault.level is Level.SOAK else []
-    if fault.scene is not None:
+    if fault.scene in (franka, moving):
+        marks.append(pytest.mark.xdist_group("moving_arm"))  # not beside other arms
+    elif fault.scene is not None:
         marks.append(pytest.mark.xdist_group(f"scene_{fault.scene.name}"))
     return pytest.param(fault, id=fault.name, marks=marks)
 
