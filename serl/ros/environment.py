@@ -9,7 +9,6 @@ import logging
 import os
 import re
 import shutil
-import stat
 import sys
 import tempfile
 import time
@@ -22,7 +21,7 @@ from typing import IO, TYPE_CHECKING, NamedTuple, Self
 from serl.errors import BadInput, CorruptData
 from serl.ros.ports import SHARED_MEMORY, discovery_port
 from serl.runs.network import NetworkConfig
-from serl.system.files import FileLock, open_regular, write_atomic
+from serl.system.files import FileLock, open_regular, own_folder, write_atomic
 from serl.system.sockets import is_up
 from serl.system.supervisor import is_orphaned
 
@@ -179,7 +178,7 @@ def free_domain(
         return Domain(_domain_id(name), None)
     if not network.local:
         return Domain(network.domain, None)
-    folder = _own_folder()
+    folder = own_folder(Path(tempfile.gettempdir()) / f"serl-domains-{os.geteuid()}")
     if before is not None:
         with suppress(BadInput):
             return Domain(before, FileLock(folder / str(before), f"domain {before}"))
@@ -191,20 +190,6 @@ def free_domain(
                 return domain
             domain.close()  # in use by a program that does not take these locks
     raise BadInput("no free ROS domain: 1 to 101 are all in use; set ROS_DOMAIN_ID to share one")
-
-
-def _own_folder() -> Path:
-    """Return the folder of the locks of domains; refuse another user's, which may hold links."""
-    user = os.geteuid()
-    folder = Path(tempfile.gettempdir()) / f"serl-domains-{user}"
-    with suppress(FileExistsError):
-        folder.mkdir(mode=0o700)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != user:
-        raise BadInput(
-            f"{folder}: expected a folder of this user: have it removed, or set ROS_DOMAIN_ID"
-        )
-    return folder
 
 
 def is_in_use(domain_id: int) -> bool:

@@ -187,6 +187,20 @@ def make_folder(path: Path, mode: int = 0o777) -> None:
         sync(path.parent)
 
 
+def own_folder(path: Path) -> Path:
+    """Return a private folder in a shared place, such as /tmp; make it if it is missing.
+
+    Raises:
+        BadInput: it is another user's, whose links in it could lead to files of this user.
+    """
+    with contextlib.suppress(FileExistsError):
+        path.mkdir(mode=0o700)
+    found = path.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        raise BadInput(f"{path}: expected a folder of this user; have it removed")
+    return path
+
+
 def write_synced(path: Path, data: bytes) -> None:
     """Write a new file and wait until the disk has it."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
