@@ -22,7 +22,14 @@ from pydantic import ValidationError
 from serl.errors import BadInput, CorruptData, SpecMismatch
 from serl.specs import ArraySpec, Spec, check_reward
 from serl.system.files import checked_name
-from serl.system.json_fields import check_fields, dump_object, parse_object, printable, short
+from serl.system.json_fields import (
+    MAX_JSON_BYTES,
+    check_fields,
+    dump_object,
+    parse_object,
+    printable,
+    short,
+)
 from serl.transport import MAX_VERSION
 from serl.types import (
     ActionSource,
@@ -144,7 +151,7 @@ def record_parts(record: Record) -> Parts:
     The JSON text holds every field; float32 values survive the trip exactly.
 
     Raises:
-        SpecMismatch: a number is not finite.
+        SpecMismatch: a number is not finite, or there are too many (some 60,000) to be read again.
     """
     observation, key = record.observation, record.key
     cameras = sorted(observation.images)
@@ -178,9 +185,15 @@ def record_parts(record: Record) -> Parts:
         rest = msgspec.json.encode(fields)
     except ValueError as error:  # a lone surrogate
         raise SpecMismatch(f"record {key.index} of episode {key.episode}: {error}") from error
+    data = text.encode() + rest[1:]
+    if len(data) > MAX_JSON_BYTES:  # it could not be read
+        raise SpecMismatch(
+            f"record {key.index} of episode {key.episode}: {len(data)} bytes of numbers and text, "
+            f"allowed {MAX_JSON_BYTES}"
+        )
     images = (np.ascontiguousarray(observation.images[name]) for name in cameras)
     pixels = tuple(image.data.cast("B") for image in images)
-    return Parts(kind, text.encode() + rest[1:], pixels)
+    return Parts(kind, data, pixels)
 
 
 def _numbers(arrays: Mapping[str, Array]) -> str:

@@ -138,6 +138,13 @@ def test_nonfinite_value_is_not_encoded(value: float) -> None:
             wire.encode_record(record)
 
 
+def test_record_too_large_to_be_read_is_not_encoded() -> None:
+    large = replace(OBSERVATION, state={"depth": np.full((300, 300), -1.0, np.float32)})
+    for record in (replace(STEP, observation=large), replace(LAST, observation=large)):
+        with pytest.raises(SpecMismatch, match="bytes of numbers and text, allowed 1048576"):
+            wire.encode_record(record)
+
+
 def edit_step(change: Callable[[dict[str, Any]], object]) -> bytes:
     """Return the encoded step with a change in its JSON text."""
     data = wire.encode_record(STEP)
