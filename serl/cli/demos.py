@@ -140,7 +140,8 @@ def undo(options: argparse.Namespace) -> int:
     from serl.datasets.recording_session import Recording, read_session
     from serl.runs.folder import RunFolder
 
-    if read_session(options.folder) is None:
+    session = read_session(options.folder)
+    if session is None or session.purpose != "demonstrations":
         raise BadInput(f"{options.folder}: expected a recording of a person by `serl record`")
     run = RunFolder.open(options.folder).writable()
     print(Recording(run.path, run.episodes(ACTOR)).undo())

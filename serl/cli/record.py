@@ -215,9 +215,15 @@ def persons_folder(
 ) -> RunFolder:
     """Create the folder of a person's recording, or open an existing recording to continue it.
 
+    Args:
+        options: options of the command.
+        defaults: settings that the command's overrides replace.
+        kind: purpose of the recording, as in `RecordingSession`.
+
     Raises:
         BadInput: the folder holds other data, or was recorded with other settings.
     """
+    from serl.datasets.recording_session import read_session
     from serl.runs.task_setup import (
         declared_reward,
         for_recording,
@@ -253,6 +259,9 @@ def persons_folder(
         teleop_commands.check_arms(options.task, make_spec(task).action, 2 if options.left else 1)
     folder: Path = options.out or stamped_folder(task.name, kind)
     if (folder / CONFIG).is_file():
+        session = read_session(folder)
+        if session is not None and session.purpose != kind:
+            raise BadInput(f"{folder}: is a recording for {session.purpose}, expected {kind}")
         run = RunFolder.open(folder).writable()
         _check_same(folder, run.config, config)
         return run

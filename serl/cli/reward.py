@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -319,11 +320,15 @@ def _collect_person(options: argparse.Namespace) -> int:
         write_session(run.path, RecordingSession(purpose="reward", wanted=target._asdict()))
         marks = Marks(run)
         commands = {"positive": lambda: marks.mark(1), "negative": lambda: marks.mark(0)}
-        with record_command.open_station(options, run, task, device, commands) as station:
-            counts = collect_person(station, task, run, marks, target, options.seed, on_episode)
+        with (
+            record_command.open_station(options, run, task, device, commands) as station,
+            suppress(KeyboardInterrupt),
+        ):
+            collect_person(station, task, run, marks, target, options.seed, on_episode)
+    counts = marks.counts
     print(f"{counts.positives} positives and {counts.negatives} negatives in {run.path}")
     if counts.positives < target.positives or counts.negatives < target.negatives:
-        print(f"to continue: the same command with --out {run.path}")
+        print(f"to continue: the same command with --out {quoted(run.path)}")
         raise KeyboardInterrupt
     print(f"next: serl reward train {quoted(run.path)} --out {task.name}.safetensors")
     return 0
@@ -354,9 +359,9 @@ def label_options(parser: argparse.ArgumentParser) -> None:
 
 def label(options: argparse.Namespace) -> int:
     """Label steps of an episode."""
-    first, _, last = options.steps.partition(":")
+    first, colon, last = options.steps.partition(":")
     try:
-        steps = range(int(first), int(last or first) + 1)
+        steps = range(int(first), int(last if colon else first) + 1)
     except ValueError:
         raise BadInput(f"--steps {options.steps!r}: expected a number, or FIRST:LAST") from None
     folder, *others = episode_folders([options.folder])

@@ -159,6 +159,32 @@ def test_recording_with_other_settings_cannot_resume_in_folder(
     assert "other settings: task_config.time_limit_s: 60.0 != 9" in capsys.readouterr().err
 
 
+def test_interrupted_collection_is_continued_only_as_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "my images"
+
+    class Device(ScriptedDevice):
+        def read(self) -> DeviceReport:
+            if self.looks > OFF + 2:
+                raise KeyboardInterrupt
+            return super().read()
+
+    device = Device([])
+    monkeypatch.setattr("serl.teleop.gamepad.open_gamepad", lambda path: device)
+    words = ["pick_cube", "--device", "gamepad", "--out", str(folder), *MAPPING]
+    words += ["--log.min_free_bytes=1000000"]
+    assert cli.main(["reward", "collect", *words]) == cli.INTERRUPTED
+    printed = capsys.readouterr().out
+    assert f"0 positives and 0 negatives in {folder}\n" in printed
+    assert f"to continue: the same command with --out '{folder}'\n" in printed
+    (path,) = episode_paths(folder)
+    assert cli.main(["record", *words, "--observe=pixels"]) == cli.BAD_INPUT
+    assert "is a recording for reward, expected demonstrations" in capsys.readouterr().err
+    assert cli.main(["demos", "undo", str(folder)]) == cli.BAD_INPUT
+    assert episode_paths(folder) == [path]
+
+
 def test_record_refuses_invalid_options_before_writing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

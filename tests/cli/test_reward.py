@@ -33,6 +33,7 @@ def test_reward_model_is_collected_labelled_trained_audited_and_checked(
     assert text.startswith("3 steps are labelled 0; ")
     for words, part in (
         ((*label, "--steps", "9:x"), "--steps '9:x': expected a number, or FIRST:LAST"),
+        ((*label, "--steps", "9:"), "--steps '9:': expected a number, or FIRST:LAST"),
         ((*label, "--steps", "0:5000"), "expected steps from 0 to "),
         (
             ("reward", "label", "data", "--episode", 999, "--label", 1, "--steps", 0),
