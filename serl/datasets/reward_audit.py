@@ -12,7 +12,7 @@ import numpy as np
 from serl import plugins
 from serl.camera import View
 from serl.datasets.recording_session import read_session
-from serl.errors import counted
+from serl.errors import SpecMismatch, counted
 from serl.log.annotations import TRUTH_FILE, Origin, read_labels
 from serl.reward import RewardConfig, StageReward, may_be_there
 from serl.runs.config import TrainConfig, resolve, stage_configs
@@ -77,7 +77,7 @@ def labelled_episodes(
 
     Raises:
         CorruptData: an episode, a label or a position is damaged.
-        SpecMismatch: the folders contain other views.
+        SpecMismatch: the folders contain other views, or a label that the model lacks.
     """
     for folder in folders:
         run = run_of(folder)
@@ -93,6 +93,10 @@ def labelled_episodes(
             by = "outcome" if (truths != UNKNOWN).any() else ""
             if _put(truths, {step: (classes - 1) * word for step, word in here.items()}):
                 truths, by = between(truths), "simulation"
+            if (highest := max(recorded.labels.values(), default=0)) >= classes:
+                raise SpecMismatch(
+                    f"{folder}: a step is labelled {highest}, the model knows 0 to {classes - 1}"
+                )
             if _put(truths, recorded.labels):
                 by = "labels"
             origins = tuple(map(recorded.origin, range(len(truths))))

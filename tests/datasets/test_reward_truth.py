@@ -112,6 +112,15 @@ def test_labels_take_precedence_over_simulation_and_outcome(tmp_path: Path) -> N
     assert first.truths[-1] == 0
 
 
+def test_label_that_the_model_lacks_is_refused(tmp_path: Path) -> None:
+    """Otherwise the success of a task with stages would count as a false positive."""
+    folder = make_run(tmp_path).episodes("a")
+    append_labels(folder, [(StepKey(1, 1, 3), 2)], "person")
+    assert label_episodes(folder, classes=3)[1].truths[3] == 2
+    with pytest.raises(SpecMismatch, match="a step is labelled 2, the model knows 0 to 1"):
+        label_episodes(folder)
+
+
 def test_tool_bounds_are_ignored_without_recorded_tool_positions(tmp_path: Path) -> None:
     """Without recorded tool positions the tool may have been inside the success region."""
     elsewhere = CLASSIFIER.model_copy(update={"tool_low_m": (0.0, 0.0, 5.0)})
