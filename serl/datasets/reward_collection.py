@@ -302,8 +302,9 @@ class Marks(Observer):
     @property
     def counts(self) -> LabelCounts:
         """The numbers of labelled steps."""
-        positives = sum(label > 0 for label in self._labels.values())
-        return LabelCounts(positives, len(self._labels) - positives)
+        labels = list(self._labels.values())  # other threads add labels meanwhile
+        positives = sum(label > 0 for label in labels)
+        return LabelCounts(positives, len(labels) - positives)
 
     def on_step(self, step: Step) -> None:
         """Make a logged step the one that a label applies to."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -17,7 +20,7 @@ from serl.datasets.recording_session import RecordingSession, write_session
 from serl.datasets.reward_collection import LabelCounts, Marks, collect_person
 from serl.errors import BadInput, SerlError, Silent
 from serl.intervention import Event
-from serl.log.annotations import LABELS_FILE
+from serl.log.annotations import LABELS_FILE, StepKey, append_labels
 from serl.log.episode_reader import episode_paths
 from serl.robot import SimulatedRobot
 from serl.runs.config import resolve
@@ -30,6 +33,8 @@ from serl.teleop.mapping import MappingConfig
 from serl.teleop.mux import TeleopMux
 from serl.teleop.operator import Operator, OperatorConfig
 from serl.teleop.stop import StopLatch
+from serl.testing.samples import random_records
+from serl.types import Step
 
 from ..teleop.pad import Pad
 
@@ -111,6 +116,30 @@ def test_device_success_and_failure_buttons_label_without_ending_episode(tmp_pat
         assert person.collect(LabelCounts(2, 1)) == LabelCounts(2, 1)
     assert sorted(read_samples([run.path])[0].labels.tolist()) == [0, 1, 1]
     assert len(episode_paths(run.path)) == 1
+
+
+def test_labels_are_counted_while_another_thread_adds_some(tmp_path: Path) -> None:
+    """Buttons of the console label in the thread of its services."""
+    run = RunFolder.create_at(tmp_path / "marked", resolve(PIXELS), datetime.now())
+    append_labels(run.path, [(StepKey(1, 0, step), 0) for step in range(5000)], "a person")
+    marks, step = Marks(run), random_records(1)[0]
+    assert isinstance(step, Step)
+
+    def label() -> None:
+        for index in range(200):
+            marks.on_step(replace(step, key=replace(step.key, index=index)))
+            marks.mark(1)
+
+    thread, before = Thread(target=label), sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        thread.start()
+        while thread.is_alive():
+            assert marks.counts.negatives == 5000
+    finally:
+        sys.setswitchinterval(before)
+        thread.join()
+    assert marks.counts == LabelCounts(200, 5000)
 
 
 def test_collection_reports_silent_robot_and_waits_before_episode(tmp_path: Path) -> None:
