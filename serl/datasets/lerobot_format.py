@@ -31,7 +31,7 @@ from serl.datasets.lerobot_statistics import (
     episode_statistics,
     total_statistics,
 )
-from serl.datasets.serl_import import Values
+from serl.datasets.serl_import import Values, by_last_part
 from serl.errors import BadInput, CorruptData
 from serl.specs import Spec
 from serl.system.files import open_regular, read_bounded, write_atomic
@@ -269,7 +269,7 @@ def read(folder: Path, sentence: str | None = None) -> Dataset:
 
 def _read_json(path: Path, otherwise: str) -> dict[str, Any]:
     try:
-        return parse_object(read_bounded(path, _MAX_JSON_BYTES), str(path))
+        return parse_object(read_bounded(path, _MAX_JSON_BYTES), str(path), _MAX_JSON_BYTES)
     except FileNotFoundError as error:
         raise BadInput(f"{otherwise}, found no {path.name}") from error
 
@@ -366,8 +366,7 @@ def _episode(
     if own is not None:
         final = columns["next.observation_state"][-1:]
         seen["observation.state"] = np.concatenate([seen["observation.state"], final])
-    named = {name.rpartition(".")[2]: values for name, values in seen.items()}
-    return _assembled(columns, named, count, own)
+    return _assembled(columns, by_last_part(seen, "observation."), count, own)
 
 
 def _assembled(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -325,8 +326,8 @@ def _reordered(run: Run, mapping: ImportMap) -> Run:
     places = list(mapping.action)
     if not places:
         return run
-    if max(places) >= (size := len(run.transitions[0].action)):
-        raise SpecMismatch(f"map: action {max(places)}: the file's actions have {size} entries")
+    if max(places) >= (size := min(len(item.action) for item in run.transitions)):
+        raise SpecMismatch(f"map: action {max(places)}: an action of the file has {size} entries")
     items = [item._replace(action=item.action[places]) for item in run.transitions]
     return run._replace(transitions=items)
 
@@ -388,6 +389,15 @@ def _records(run: Run, key: Key, spec: Spec, mapper: Mapper, provenance: str) ->
 
 def _action(item: Transition) -> Action:
     return np.clip(item.action, -1.0, 1.0).astype(np.float32)
+
+
+def by_last_part(arrays: Mapping[str, Values], prefix: str) -> dict[str, Values]:
+    """Return arrays by the last part of their dotted names; if two share it, without the prefix."""
+    lasts = Counter(name.rpartition(".")[2] for name in arrays)
+    return {
+        last if lasts[last := name.rpartition(".")[2]] == 1 else name.removeprefix(prefix): rows
+        for name, rows in arrays.items()
+    }
 
 
 def _in_order(spec: ObservationSpec, sample: Mapping[str, Values]) -> dict[str, tuple[Piece, ...]]:

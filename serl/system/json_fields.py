@@ -31,16 +31,18 @@ def dump_object(value: Mapping[str, Any]) -> bytes:
     return _encoder.encode(value).encode()
 
 
-def parse_object(text: bytes | memoryview, subject: str) -> dict[str, Any]:
-    """Parse the JSON object in `text`, at most 1 MiB, without NaN or infinity.
+def parse_object(
+    text: bytes | memoryview, subject: str, max_bytes: int = MAX_JSON_BYTES
+) -> dict[str, Any]:
+    """Parse the JSON object in `text`, at most 1 MiB by default, without NaN or infinity.
 
     A number beyond float64, such as 1e999, becomes infinite; `check_fields` refuses it.
 
     Raises:
         CorruptData: the text is anything else; the error begins with `subject`.
     """
-    if len(text) > MAX_JSON_BYTES:
-        raise CorruptData(f"{subject}: {len(text)} bytes of JSON, allowed {MAX_JSON_BYTES}")
+    if len(text) > max_bytes:
+        raise CorruptData(f"{subject}: {len(text)} bytes of JSON, allowed {max_bytes}")
     try:
         value = _decoder.decode(str(text, "utf-8"))
     except (ValueError, RecursionError) as error:

@@ -112,3 +112,29 @@ def test_actions_of_one_entry_are_numbers_as_lerobot_expects(tmp_path: Path) -> 
     (path,) = episode_paths(back)
     for mine, other in zip(episodes[0].steps, read_episode(path, spec).steps, strict=True):
         np.testing.assert_array_equal(mine.action, other.action)
+
+
+def test_features_of_equal_last_part_keep_longer_names(tmp_path: Path) -> None:
+    write_joined(tmp_path, [0, 1, 2, 3, 4])
+    names = ["observation.left.pose", "observation.right.pose", "observation.left.force"]
+    path = tmp_path / "data/chunk-000/file-000.parquet"
+    table = pd.read_parquet(path)
+    for number, name in enumerate(names):
+        table[name] = float(number)
+    table.to_parquet(path)
+    info = json.loads((tmp_path / "meta/info.json").read_text())
+    info["features"] |= {name: {"dtype": "float32", "shape": [1]} for name in names}
+    (tmp_path / "meta/info.json").write_text(json.dumps(info))
+    seen = next(lerobot_format.read(tmp_path).episodes).observations
+    assert seen.keys() == {"top", "state", "left.pose", "right.pose", "force"}
+    assert [seen[name][0] for name in ("left.pose", "right.pose", "force")] == [0.0, 1.0, 2.0]
+
+
+def test_results_of_many_episodes_are_read(tmp_path: Path) -> None:
+    spec = make_spec(make_task(resolve({"task": "reach"})))
+    before, *_ = record(tmp_path / "recording", spec)
+    out = tmp_path / "reach"
+    assert main(["export", str(tmp_path / "recording"), "--to", "lerobot", "--out", str(out)]) == 0
+    path = out / "meta/serl.json"
+    path.write_text(path.read_text() + " " * (1 << 20))  # as large as for 20,000 episodes
+    assert len(next(lerobot_format.read(out).episodes)) == len(before.steps)

@@ -204,6 +204,14 @@ def test_import_map_with_unknown_entry_is_refused(tmp_path: Path) -> None:
         import_episodes(tmp_path, transitions_of(1, 1.0), mapping)
 
 
+def test_import_map_beyond_a_later_shorter_action_is_refused(tmp_path: Path) -> None:
+    items = transitions_of(3, 1.0)
+    items[2]["actions"] = np.zeros(2)
+    mapping = MAP.model_copy(update={"action": (0, 1, 2)})
+    with pytest.raises(SpecMismatch, match="map: action 2: an action of the file has 2 entries"):
+        import_episodes(tmp_path, items, mapping)
+
+
 def test_import_command_makes_recording_that_replay_accepts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
