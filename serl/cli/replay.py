@@ -19,7 +19,7 @@ def replay_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--actor", metavar="NAME", help="show only episodes of this actor")
     chosen = parser.add_mutually_exclusive_group()
     chosen.add_argument(
-        "--last", type=integer(1), metavar="N", help="show only the last N episodes"
+        "--last", type=integer(1), metavar="N", help="show only the last N episodes of each actor"
     )
     chosen.add_argument(
         "--episode", type=integer(0), metavar="N", help="show a summary of episode number N"
@@ -43,7 +43,7 @@ def replay(options: argparse.Namespace) -> int:
         if options.follow or options.video:
             raise BadInput("--follow and --video show one episode: choose it with --episode N")
         with display.working("reading the episodes"):
-            review.print_table(display.console, found[-options.last :] if options.last else found)
+            review.print_table(display.console, review.newest(found, options.last))
         return 0
     with display.working("reading the episode"):
         shown = review.replayed(review.pick(found, options.episode))

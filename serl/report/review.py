@@ -93,6 +93,12 @@ def of_actor(found: Sequence[RecordingFile], actor: str | None) -> list[Recordin
     return [recording for recording in found if recording.actor == actor]
 
 
+def newest(found: Sequence[RecordingFile], most: int | None) -> list[RecordingFile]:
+    """Return the last `most` recordings of each actor; all of them when `most` is None."""
+    groups = groupby(found, key=lambda recording: recording.actor)
+    return [each for _, group in groups for each in list(group)[-(most or 0) :]]
+
+
 def pick(found: Sequence[RecordingFile], number: int) -> RecordingFile:
     """Return the episode `number`.
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+from datetime import datetime
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from serl.report.playback import CUT
 from serl.report.review import (
     RecordingFile,
     follow,
+    newest,
     of_actor,
     pick,
     print_summary,
@@ -24,6 +26,8 @@ from serl.report.review import (
     recordings,
     replayed,
 )
+from serl.runs.config import resolve
+from serl.runs.folder import RunFolder
 from serl.specs import Spec
 from serl.testing import FakeRobot, FakeTask, FakeTaskConfig, episode
 from serl.types import ActionSource, Record, Step
@@ -97,6 +101,18 @@ def test_episode_table_has_one_line_per_episode(tmp_path: Path) -> None:
         ["expert", "1", "30", "3.0", "s", "0", "0", "no", "time limit"],
         ["expert", "2", "4", "0.4", "s", "0", "0", "no", CUT],
     ]
+
+
+def test_newest_episodes_are_those_of_each_actor(tmp_path: Path) -> None:
+    run = RunFolder.create_at(tmp_path / "run", resolve({"task": "reach"}), datetime.now())
+    for actor in ("a", "b"):
+        record(run.episodes(actor), records(0), records(1), records(2))
+    found = recordings(run.path)
+    assert [(each.actor, each.number) for each in newest(found, 2)] == [
+        *(("a", 1), ("a", 2)),
+        *(("b", 1), ("b", 2)),
+    ]
+    assert newest(found, None) == found
 
 
 def test_episodes_are_numbered_across_actor_starts(tmp_path: Path) -> None:
