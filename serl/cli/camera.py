@@ -151,7 +151,8 @@ def _opener(options: argparse.Namespace) -> Callable[[], CameraSource]:
 
 def _fixed(options: argparse.Namespace) -> str:
     """Return the fixed settings of the picture as text for people."""
-    fixed = [f"{name} {getattr(options, name):g}" for name in _CONTROLS if getattr(options, name)]
+    given = {name: getattr(options, name) for name in _CONTROLS}
+    fixed = [f"{name} {value:g}" for name, value in given.items() if value is not None]
     return ", ".join(fixed) or "the camera's own"
 
 

@@ -11,7 +11,7 @@ import cv2
 import numpy as np
 import pytest
 
-from serl.cli.camera import camera, camera_options
+from serl.cli.camera import _fixed, camera, camera_options
 from serl.errors import BadInput
 from serl.system import cameras as usb_camera
 from serl.system.cameras import (
@@ -183,6 +183,13 @@ def test_camera_settings_are_refused_for_a_film(option: str, value: str) -> None
     options = parser.parse_args(["front", "--file", "film.avi", option, value])
     with pytest.raises(BadInput, match=f"{option} is for a camera, not for a film"):
         camera(options)
+
+
+def test_gain_of_zero_is_described_as_fixed() -> None:
+    parser = argparse.ArgumentParser()
+    camera_options(parser)
+    assert _fixed(parser.parse_args(["front", "--gain", "0"])) == "gain 0"
+    assert _fixed(parser.parse_args(["front"])) == "the camera's own"
 
 
 class ScriptedSensor:
