@@ -16,7 +16,6 @@ import gymnasium
 import minari
 import numpy as np
 from minari.data_collector import EpisodeBuffer
-from pydantic import ValidationError
 
 from serl.datasets.exchange import Dataset, EpisodeArrays, Origin, success_reason
 from serl.datasets.export import Recorded
@@ -28,6 +27,9 @@ _ROOT = "MINARI_DATASETS_PATH"
 _SPEC, _ROBOT = "serl_spec", "serl_robot"
 _TEXTS = ("source", "provenance")
 _NUMBERS = ("requested", "policy_version", "wall_s")
+_DAMAGES = (OSError, LookupError, ValueError, TypeError, AttributeError, AssertionError,
+            MemoryError, RuntimeError)  # fmt: skip
+"""Errors of a damaged data set; HDF5 raises `RuntimeError` for many damages."""
 
 
 def write(data: Recorded, out: Path) -> int:
@@ -136,8 +138,8 @@ def read(folder: Path) -> Dataset:
         dataset = minari.MinariDataset(found[0])
         metadata = dataset.storage.metadata
         spec = Spec.model_validate_json(metadata[_SPEC]) if _SPEC in metadata else None
-    except (OSError, ValueError, KeyError, AssertionError, ValidationError) as error:
-        raise CorruptData(f"{folder}: {str(error).splitlines()[0]}") from error
+    except _DAMAGES as error:
+        raise CorruptData(f"{folder}: {str(error).partition(chr(10))[0]}") from error
     robot = str(metadata.get(_ROBOT) or metadata.get("dataset_id", ""))
     return Dataset(Origin(robot, spec=spec), _episodes(dataset, spec is not None))
 
@@ -145,8 +147,9 @@ def read(folder: Path) -> Dataset:
 def _episodes(dataset: Any, own: bool) -> Iterator[EpisodeArrays]:
     try:
         yield from _read_episodes(dataset, own)
-    except (OSError, KeyError, ValueError, TypeError, IndexError, AttributeError) as error:
-        raise CorruptData(f"{dataset.storage.data_path}: {str(error).splitlines()[0]}") from error
+    except _DAMAGES as error:
+        line = str(error).partition("\n")[0]
+        raise CorruptData(f"{dataset.storage.data_path}: {line}") from error
 
 
 def _read_episodes(dataset: Any, own: bool) -> Iterator[EpisodeArrays]:

@@ -9,7 +9,6 @@ from typing import Any
 
 import h5py
 import numpy as np
-from pydantic import ValidationError
 
 from serl.datasets.exchange import Dataset, EpisodeArrays, Origin, success_reason, without_last
 from serl.datasets.export import Recorded
@@ -100,15 +99,16 @@ def read(path: Path) -> Dataset:
             robot = kwargs.get("robot") or kwargs.get("robots") or env.get("env_name", "")
             robot = " ".join(map(str, robot)) if isinstance(robot, list) else str(robot)
             rate_hz = kwargs.get("rate_hz", kwargs.get("control_freq"))
-    except (OSError, KeyError, ValueError, AttributeError, ValidationError) as error:
-        raise CorruptData(f"{found[0]}: {str(error).splitlines()[0]}") from error
+    except _DAMAGES as error:
+        raise CorruptData(f"{found[0]}: {str(error).partition(chr(10))[0]}") from error
     return Dataset(Origin(robot, rate_hz, spec=spec), _episodes(found[0]))
 
 
 _MAX_BYTES = 4_000_000_000
 """Largest array of an episode: some 80,000 pictures of 128 px."""
 
-_DAMAGES = (OSError, KeyError, ValueError, TypeError, IndexError, AttributeError, MemoryError)
+_DAMAGES = (OSError, LookupError, ValueError, TypeError, AttributeError, MemoryError, RuntimeError)
+"""Errors of a damaged file; HDF5 raises `RuntimeError` for many damages."""
 
 
 def _episodes(path: Path) -> Iterator[EpisodeArrays]:

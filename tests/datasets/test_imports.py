@@ -367,3 +367,19 @@ def test_last_reward_is_used_in_success_if_finite(
 ) -> None:
     reward, found = without_last(np.array([0.0, *rewards]), judged)
     assert (reward.tolist(), found) == ([0.0, last], success)
+
+
+@pytest.mark.parametrize("name", ["robomimic", "minari"])
+def test_import_of_damaged_hdf5_names_the_data(
+    exported: Path, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, out = tmp_path / "damaged", tmp_path / "new"
+    shutil.copytree(exported / name, folder)
+    (file,) = folder.rglob("*.hdf5")
+    root, *groups = file.read_bytes().split(b"HEAP")  # HDF5's heaps of names, by group
+    file.write_bytes(b"HEAP".join((root, b"HEAD".join(groups))))
+    assert import_pixels(folder, out) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"serl: {folder}/")
+    assert "bad local heap signature" in error
+    assert error.count("\n") == 1
