@@ -319,7 +319,8 @@ def run_processes(run: RunFolder, specs: Sequence[ProcessSpec]) -> Iterator[Supe
             process runs processes of it, also between two starts of its learner.
     """
     require_ros()
-    if foreign := any(_ARM in spec.arguments for spec in specs):  # with a third-party driver
+    foreign = any(_ARM in spec.arguments for spec in specs)  # with a third-party driver
+    if foreign or (arm_of(run) is not None and run.config.network.local):  # actors join later
         use_driver_domain()
     with (
         FileLock(run.path / PROCESSES_LOCK, f"the run {run.path}"),

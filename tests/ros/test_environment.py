@@ -23,7 +23,7 @@ from serl.ros.environment import (
     ros_status,
     settle,
 )
-from serl.ros.processes import run_extra_processes
+from serl.ros.processes import run_extra_processes, run_processes, started_domain_id
 from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
 from serl.runs.network import NetworkConfig
@@ -129,6 +129,18 @@ def test_console_of_resumed_run_is_in_the_domain_of_its_last_start(
     (run.path / "ros_domain").write_text("77")
     with run_extra_processes(run, ()):
         assert os.environ["ROS_DOMAIN_ID"] == "77"
+
+
+def test_learner_of_real_arm_is_in_the_domain_of_its_driver(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Start no process with an argument of the arm: those of its actors come with `serl actor`."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.delenv("ROS_DOMAIN_ID")
+    config = resolve({"task": "reach", "robot": "franka", "intervention": "none", "demos": 0})
+    run = RunFolder.create(tmp_path / "runs", config, datetime.now())
+    with run_processes(run, ()):
+        assert started_domain_id(run) == 0
 
 
 @pytest.mark.parametrize("bad", ["102", "-1", "x", "1.5", " ", "\u00b2"])
