@@ -3,8 +3,8 @@
     python -m serl.ros.nodes.policy --run RUN/deployments/2026-11-22_10-00-00 --checkpoint FOLDER
 
 The operator may take over, stop and pause it like any actor. On a real arm it waits before each
-episode until the guard has the arm, and after each episode until the operator has restored the
-scene, unless the reset is automatic.
+episode until the guard has the arm and, unless the reset is automatic, until the operator has
+restored the scene.
 """
 
 from __future__ import annotations
@@ -91,6 +91,8 @@ def run(
         actor = deployed.actor(policy, opened)
         number = 0
         while (step := plan.next()) is not None:
+            if deployed.leaves_the_scene:
+                people.hold.pause(RESTORE)
             actor.policy = policies[step]
             if (result := actor.episode()) is None:
                 return
@@ -102,8 +104,6 @@ def run(
             number += 1
             successes = float(numbers["successes"]) + outcome.success
             numbers = numbers | {"episodes": float(number), "successes": successes}
-            if deployed.leaves_the_scene and plan.next() is not None:
-                people.hold.pause(RESTORE)
 
 
 def make_policy(config: TrainConfig, checkpoint: Path) -> LearnedPolicy:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,11 +13,12 @@ import pytest
 
 from serl.errors import NeedsPerson, Silent
 from serl.loop import Observer
-from serl.ros.arm.station import Station
+from serl.ros.arm.station import RESTORE, Station
 from serl.ros.nodes import actor, policy
 from serl.ros.nodes.actor import _driven_arm, _NodeSite
 from serl.ros.nodes.policy import _DeploymentSite
 from serl.runs.config import resolve
+from serl.runs.deployment import TrialResult
 from serl.runs.folder import RunFolder
 from serl.teleop.human_input import HumanInput
 from serl.teleop.mux import TeleopMux
@@ -219,6 +220,38 @@ def test_deployment_monitors_cameras_of_real_arm(make: Make, real: bool) -> None
         assert actor.robot.silence_s() == 0.3
         assert bench.people.hold.beat == actor.robot.beat
         assert notice_frozen_camera(actor.observers)
+
+
+def test_deployment_asks_a_person_to_restore_the_scene_before_each_trial(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hold, held = StopLatch(tmp_path / "stopped"), list[str]()
+
+    def episode() -> str:
+        held.append(hold.reason)
+        hold.resume()
+        return "success"
+
+    site = SimpleNamespace(
+        robot=nullcontext(),
+        end=None,
+        leaves_the_scene=True,
+        actor=lambda policy, opened: SimpleNamespace(
+            episode=episode, key=SimpleNamespace(episode=1)
+        ),
+        trial_result=lambda number, result: TrialResult(number, True, False, 9, 0.9, result),
+    )
+    people = SimpleNamespace(hold=hold, manage=lambda: None)
+    monkeypatch.setattr(policy, "_DeploymentSite", lambda *arguments: site)
+    monkeypatch.setattr(policy, "OperatorInterface", lambda *arguments: people)
+    monkeypatch.setattr(policy, "RosNode", lambda *arguments, **settings: nullcontext())
+    monkeypatch.setattr(policy, "make_policy", lambda *arguments: SimpleNamespace(version=100))
+    for name in ("serve", "Stats"):
+        monkeypatch.setattr(policy, name, lambda *arguments: None)
+    config = resolve({"task": "reach", "robot": "franka", "intervention": "none", "demos": 0})
+    policy.run(RunFolder.create(tmp_path, config, datetime.now()), "actor0", Path("100"), 2)
+    assert held == [RESTORE, RESTORE]
+    assert not hold.reason
 
 
 def test_training_arm_sends_heartbeats_while_paused(
