@@ -242,8 +242,10 @@ class Actor:
     def _restore(self) -> None:
         """Run scripted resets until the scene is ready or the actor is stopping."""
         for left in reversed(range(self.config.reset_attempts + 1)):
+            if not self._ready():  # first: a person may move the arm meanwhile
+                return
             script = self._scene_reset(read_robot(self.robot, self.observers))
-            if script is None or not self._ready():
+            if script is None:
                 return
             if left:
                 self._run_reset(script)

@@ -258,3 +258,25 @@ def test_reset_continues_after_silence_of_robot_and_begins_once_for_each_episode
     for _ in range(2):
         assert stage.actor.episode() is not None
     assert begun == [0, 2], "before the first call, and before that of the second episode"
+
+
+def test_reset_is_planned_from_where_an_operator_left_the_robot() -> None:
+    """Move the robot in a pause that follows the first attempt."""
+    stage, planned = ActorBench(place=False), list[float]()
+    stage.robot.place(0.1, 0.0)
+
+    def reset(reading: Observation) -> Policy | None:
+        planned.append(float(reading.state["position"][0]))
+        return None if planned[-1] < 0.0 else ZeroPolicy(stage.robot.action_spec)
+
+    def standby() -> bool:
+        is_pause = bool(stage.ends) and planned[-1] > 0.0
+        if is_pause:
+            stage.robot.place(-0.1, 0.0)
+        return is_pause
+
+    stage.task.reset = reset  # type: ignore[method-assign]
+    stage.site.held = standby
+    assert stage.actor.bring_to_start()
+    assert planned[-1] < 0.0
+    assert len(stage.ends) == 1, "no attempt begins from where the robot is no more"
