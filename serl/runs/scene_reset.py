@@ -14,7 +14,14 @@ from serl.arm_pair import SIDES, ArmPair, read_pair
 from serl.arm_profile import ArmProfile, is_real, load_robot
 from serl.compliance import RESET
 from serl.errors import BadInput
-from serl.geometry import Quaternion, Vector, is_in_box, rotation_between
+from serl.geometry import (
+    Quaternion,
+    Vector,
+    from_rotation_vector,
+    is_in_box,
+    multiply,
+    rotation_between,
+)
 from serl.guard.config import GuardConfig
 from serl.motion import Box, Motion, Pose
 from serl.reset import ResetConfig, ResetKind, SceneCheck, no_check, pose_check
@@ -33,8 +40,8 @@ from serl.training.resets import SceneReset
 from serl.types import Observation
 
 _DOWN: Quaternion = (1.0, 0.0, 0.0, 0.0)
-_ROUNDED_M = 5e-4
-"""Error of taught poses, which are rounded when they are stored."""
+_ROUNDED_M, _ROUNDED_RAD = 5e-4, 1e-4
+"""Errors of taught poses, which are rounded when they are stored."""
 _OF_ARM = ("home_m", "orientation", "path", "gains")
 _OF_CLASSIFIER = ("model", "sha256", "threshold", "transfer")
 """Settings of one arm: other arms have other places and gains; its file may name a classifier."""
@@ -191,8 +198,6 @@ def _arm_room(config: TrainConfig, task: SimulatedTask) -> _Room:
         motion, place = within_workspace(motion, profile), profile.workspace
         owner = f"{task.name} on {profile.name}"
         _check_gripper(kind, config.reset, profile)
-        if (turned := config.reset.orientation) is not None and config.robot is not None:
-            _check_orientation(turned, guarded_arm(config, config.robot)[1], owner)
     reset = config.reset.model_copy(update={"kind": kind})
     position = reset.home_m or (place.home_m if place is not None else None)
     if position is None:
@@ -204,6 +209,8 @@ def _arm_room(config: TrainConfig, task: SimulatedTask) -> _Room:
     keep_out = place.keep_out if place is not None else ()
     room = _Room(reset, motion, Pose(position, reset.orientation or taught), keep_out)
     _check_room(room, owner)
+    if is_real(config.robot) and config.robot is not None:
+        _check_turns(room, guarded_arm(config, config.robot)[1], owner)
     return room
 
 
@@ -225,14 +232,25 @@ def _check_gripper(kind: ResetKind, reset: ResetConfig, profile: ArmProfile) -> 
         raise BadInput(f"reset.gripper: keep: {profile.name} has no gripper: expected open")
 
 
-def _check_orientation(orientation: Quaternion, guard: GuardConfig, owner: str) -> None:
-    """Raise `BadInput` unless a guard allows the orientation of a start."""
-    turned = math.hypot(*rotation_between(guard.reference, orientation))
-    if turned > (most := guard.motion.max_rotation_rad):
-        raise BadInput(
-            f"reset.orientation: is turned by {turned:.2f} rad from the reference of {owner}: "
-            f"expected {most:.2f} rad at most"
-        )
+def _check_turns(room: _Room, guard: GuardConfig, owner: str) -> None:
+    """Raise `BadInput` unless a guard allows the orientations of all poses of a reset."""
+    reset, home = room.reset, room.home.quaternion
+    turned = {"reset.orientation:": home}
+    if "yaw" in room.motion.axes:
+        for turn_rad in (-reset.yaw_rad, reset.yaw_rad):
+            turn = from_rotation_vector((0.0, 0.0, turn_rad))
+            turned[f"reset.yaw_rad: a start at {turn_rad:g}"] = multiply(turn, home)
+    if reset.kind == "path":
+        for number, each in enumerate(reset.path, 1):
+            turned[f"reset.path: pose {number}:"] = each.orientation
+    most = guard.motion.max_rotation_rad
+    for name, orientation in turned.items():
+        by = math.hypot(*rotation_between(guard.reference, orientation))
+        if by > most + _ROUNDED_RAD:
+            raise BadInput(
+                f"{name} is turned by {by:.2f} rad from the reference of {owner}: "
+                f"expected {most:.2f} rad at most"
+            )
 
 
 def _check_position(name: str, position: Vector, room: _Room, owner: str) -> None:
@@ -306,8 +324,10 @@ def _pair_rooms(
     Raises:
         BadInput: an arm cannot do the task or its reset, or its tool may not be at its mean start.
     """
+    assert config.robot is not None  # the file of the pair
     rooms, declared = [], declared_reset(config)
     given = _given_reset(config.reset, declared)
+    guards = {each.side: each.config for each in guarded_arms(config, config.robot)}
     for arm in mounted_arms(task, pair):
         place = arm.profile.workspace
         assert place is not None  # checked by `mounted_arms`
@@ -318,10 +338,8 @@ def _pair_rooms(
         owner = f"{task.name} on {arm.profile.name}, in the frame of its base"
         try:
             _check_gripper("home", own, arm.profile)
-            if own.orientation is not None and config.robot is not None:
-                guards = {each.side: each.config for each in guarded_arms(config, config.robot)}
-                _check_orientation(own.orientation, guards[arm.side], owner)
             _check_room(room, owner)
+            _check_turns(room, guards[arm.side], owner)
         except BadInput as error:
             raise BadInput(f"{arm.side}: {error}") from None
         rooms.append((arm, room))

@@ -159,6 +159,12 @@ KEEP_OUT = Box(low_m=(0.5, 0.1, 0.0), high_m=(0.6, 0.2, 0.1))
         ({}, {"motion": NARROW["motion"] | {"box_high_m": [0.6, 0.1, 0.19]}},
          "reset.home_m, by default the arm's home: x 0.450 y 0.000 z 0.200 m is outside the box of "
          "pick_cube on sim: x 0.3 to 0.6, y -0.1 to 0.1, z 0.02 to 0.19 m"),
+        ({"path": [WAYPOINT | {"orientation": (0.921, 0.0, 0.0, 0.39)}]}, {},
+         "reset.path: pose 1: is turned by 0.80 rad from the reference of pick_cube on sim: "
+         "expected 0.50 rad at most"),
+        ({"yaw_rad": 0.6}, {"motion": {"axes": ["x", "y", "z", "yaw"]}},
+         "reset.yaw_rad: a start at -0.6 is turned by 0.60 rad from the reference of pick_cube on "
+         "sim: expected 0.50 rad at most"),
         ({"orientation": (0.0, 1.0, 0.0, 0.0)}, {},
          "reset.orientation: is turned by 3.14 rad from the reference of pick_cube on sim: "
          "expected 0.50 rad at most"),

@@ -7,7 +7,8 @@ from typing import Protocol
 
 from serl.camera import WHOLE, Crop, check_crop
 from serl.errors import SerlError
-from serl.geometry import Vector, subtract
+from serl.geometry import Quaternion, Vector, rotation_between, subtract
+from serl.workspace import Workspace
 
 DIRECTIONS = ("forward", "back", "left", "right", "up", "down")
 EXPECTED = {"x": "forward", "y": "left", "z": "up"}
@@ -110,6 +111,17 @@ def check_direction(axis: str, observed: str, frame: str) -> None:
             f"{axis}: the tool went {observed}, expected {EXPECTED[axis]}: the frame {frame!r} "
             "points elsewhere; correct it in the driver's description of the arm"
         )
+
+
+def check_turn(name: str, orientation: Quaternion, place: Workspace) -> float:
+    """Return the rotation from the reference; raise `StepFailed` if the guard forbids it."""
+    turned_rad = math.hypot(*rotation_between(place.reference, orientation))
+    if turned_rad > place.max_rotation_rad:
+        raise StepFailed(
+            f"{name}: it is turned by {turned_rad:.2f} rad from the orientation at home, and the "
+            f"arm's workspace allows {place.max_rotation_rad:.2f} rad"
+        )
+    return turned_rad
 
 
 def check_rate(name: str, rate_hz: float, least_hz: float = LEAST_HZ) -> None:

@@ -20,6 +20,7 @@ from serl.ros.setup.checks import (
     ask_to_begin,
     ask_yes_no,
     check_direction,
+    check_turn,
     check_way,
     format_position,
     parse_place,
@@ -244,6 +245,7 @@ def _check_path(path: Sequence[Waypoint], place: Workspace) -> None:
         if not place.allows(each.position_m):
             where = format_position(each.position_m)
             raise StepFailed(f"pose {number} is outside the workspace, at {where}")
+        check_turn(f"pose {number}", each.orientation, place)
 
 
 STEPS = (

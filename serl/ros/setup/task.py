@@ -18,7 +18,14 @@ from serl.geometry import (
 )
 from serl.motion import Pose
 from serl.real_task import RealTaskConfig
-from serl.ros.setup.checks import StepFailed, ask_yes_no, format_position, parse_crop, parse_place
+from serl.ros.setup.checks import (
+    StepFailed,
+    ask_yes_no,
+    check_turn,
+    format_position,
+    parse_crop,
+    parse_place,
+)
 from serl.ros.setup.session import SetupSession
 from serl.runs.real_arm import within_workspace
 from serl.system.settings_file import checked
@@ -63,7 +70,7 @@ def teach_task(session: SetupSession) -> TaughtTask:
         session, "start", "the mean start of the episodes, such as a place above the goal"
     )
     low, high = _box(session, goal, start, place)
-    turned = _turn_rad("start", start.quaternion, place) > _TURNED_RAD
+    turned = check_turn("start", start.quaternion, place) > _TURNED_RAD
     begins = start.quaternion if turned else place.reference
     axes = _words(session, "axes", "Axes that the policy moves", "x y z", AXES)
     gripper = session.profile.gripper is not None
@@ -114,20 +121,9 @@ def _pose_reward(
         )
     solved = multiply(from_rotation_vector((x, y, z)), start)
     assert session.profile.workspace is not None  # checked by `teach_task`
-    _turn_rad("goal", solved, session.profile.workspace)
+    check_turn("goal", solved, session.profile.workspace)
     pose = [*_rounded(goal.position), *_rounded(solved, 5)]
     return {"pose": pose, "tolerance_m": [0.005, 0.005, 0.005]}
-
-
-def _turn_rad(name: str, orientation: Quaternion, place: Workspace) -> float:
-    """Return the rotation from the reference; raise `StepFailed` if the guard forbids it."""
-    turned_rad = math.hypot(*rotation_between(place.reference, orientation))
-    if turned_rad > place.max_rotation_rad:
-        raise StepFailed(
-            f"{name}: it is turned by {turned_rad:.2f} rad from the orientation at home, and the "
-            f"arm's workspace allows {place.max_rotation_rad:.2f} rad"
-        )
-    return turned_rad
 
 
 def _taught(session: SetupSession, key: str, where: str) -> Pose:

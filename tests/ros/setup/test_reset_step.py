@@ -9,7 +9,7 @@ import pytest
 
 from serl.arm_profile import load_robot, write_robot
 from serl.errors import BadInput
-from serl.motion import Box
+from serl.motion import Box, Pose
 from serl.reset import ResetConfig
 from serl.ros.setup.checks import StepFailed
 from serl.ros.setup.steps import reset
@@ -23,6 +23,7 @@ from .test_task import Session
 pytestmark = pytest.mark.ros
 
 DOWN = (1.0, 0.0, 0.0, 0.0)
+TIPPED = (0.92106, 0.0, 0.0, 0.38942)
 PLACE = Workspace(
     low_m=(0.3, -0.25, 0.015),
     high_m=(0.65, 0.25, 0.35),
@@ -34,7 +35,7 @@ HIGH, LOW = (0.5, -0.1, 0.2), (0.5, -0.1, 0.05)
 PROFILE = load_robot("sim").model_copy(update={"workspace": PLACE})
 
 
-def guided(answers: list[str], *places: tuple[float, float, float]) -> Session:
+def guided(answers: list[str], *places: Any) -> Session:
     """Return a session whose operator guides the tool through listed positions."""
     return Session(*places, profile=PROFILE, reset_pose=answers)
 
@@ -85,10 +86,11 @@ def test_reset_step_without_path_leaves_kind_to_task_and_keeps_other_settings(
         (["", "e"], [HIGH], "the hand opens at no pose"),
         (["o", "e"], [(0.5, -0.1, 0.4)], "pose 1 is outside the workspace, at 0.500,-0.100,0.400"),
         (["", "o", "e"], [HIGH, (0.62, 0.22, 0.1)], "pose 2 is outside the workspace"),
+        (["", "o", "e"], [HIGH, Pose(LOW, TIPPED)], "pose 2: it is turned by 0.80 rad from"),
     ],
 )
-def test_reset_step_refuses_path_without_opening_or_outside_workspace(
-    answers: list[str], places: list[tuple[float, float, float]], complaint: str
+def test_reset_step_refuses_path_that_cannot_be_followed(
+    answers: list[str], places: list[Any], complaint: str
 ) -> None:
     session = guided(answers, *places)
     with pytest.raises(StepFailed, match=complaint):
