@@ -96,8 +96,9 @@ def setup(options: argparse.Namespace) -> int:
     if options.path and not options.device:
         raise BadInput(f"--path {options.path}: expected --device NAME as well")
     out = _destination(options.robot, options.out)
-    profile, asker = read_robot(out) if out.exists() else load_robot(options.robot), SetupTerminal()
-    place = place_of(profile, options.namespace)
+    given, asker = load_robot(options.robot), SetupTerminal()
+    place = place_of(given, options.namespace)
+    profile = _continued(out, given, place.namespace) if out.exists() else given
     with ExitStack() as stack:
         device = opened_device(options.device, options.path) if options.device else None
         if device is not None:
@@ -218,6 +219,18 @@ def _destination(robot: str, out: Path | None) -> Path:
         raise BadInput(f"--out {path}: expected a .yaml file")
     check_destination(path)
     return path
+
+
+def _continued(out: Path, given: ArmProfile, namespace: str) -> ArmProfile:
+    """Return the profile in a file; raise `BadInput` if it is of another arm than the given one."""
+    profile = read_robot(out)
+    ours, theirs = (f"{p.name}, {p.within(namespace).target.name}" for p in (given, profile))
+    if ours != theirs:
+        raise BadInput(
+            f"{out}: is the file of another arm ({theirs}) than the given one ({ours}): give "
+            f"another --out, or continue with it: serl setup {quoted(out)}"
+        )
+    return profile
 
 
 def _without(profile: ArmProfile, repeated: Sequence[str], steps: Sequence[str]) -> ArmProfile:

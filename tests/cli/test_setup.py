@@ -14,7 +14,8 @@ from typing import Any, NamedTuple, cast
 import pytest
 
 from serl import plugins
-from serl.arm_profile import ArmProfile, read_robot
+from serl.arm_profile import ArmProfile, read_robot, write_robot
+from serl.cli import main as cli
 from serl.cli import setup as setup_command
 from serl.cli.setup import SetupTerminal, walk
 from serl.errors import BadInput
@@ -158,6 +159,19 @@ def test_setup_chooses_profile_file_and_repeats_chosen_steps(
     (tmp_path / "a.yaml").mkdir()
     with pytest.raises(BadInput, match=r"a\.yaml: is a folder"):
         setup_command._destination("a.yaml", None)
+
+
+@pytest.mark.parametrize(("robot", "namespace"), [("sim", "/left"), ("franka", "/right")])
+def test_setup_does_not_continue_the_file_of_another_arm(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], robot: str, namespace: str
+) -> None:
+    out = tmp_path / "right.yaml"
+    write_robot(out, SIM.within("/right"))
+    assert setup_command._continued(out, SIM, "/right") == read_robot(out)
+    words = ("setup", robot, "--namespace", namespace, "--out", str(out))
+    assert cli.main(list(words)) == cli.BAD_INPUT
+    line = f"{out}: is the file of another arm (sim, /right/target_pose) than the given one"
+    assert f"{line} ({robot}, {namespace}/target_pose)" in capfd.readouterr().err
 
 
 @pytest.fixture
