@@ -55,3 +55,8 @@ def test_launch_page_explains_every_launch_file_and_argument() -> None:
         for name, (default, _) in table.items():
             rows = re.findall(rf"^\| `{name}` \| [^|]+ \| ?(\S*) ?\|", PAGE, re.MULTILINE)
             assert (f"`{default}`" if default else "") in rows, name
+
+
+def test_guards_of_real_arms_in_launch_page_have_a_taught_workspace() -> None:
+    """Expect the file of an arm: an arm given by its name has no workspace, and is refused."""
+    assert re.findall(r"profile:=(\S+)", PAGE) == ["right.yaml"]
