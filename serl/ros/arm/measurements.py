@@ -177,6 +177,8 @@ class Measurements:
             twist: list[float] = self._twist.at(then_s).value
             return twist
         recent = self.pose.recent(0.5 * self._period_s, then_s)
+        if len(recent) == 1:  # poses arrive less often
+            recent = self.pose.recent(_STATE_AGE_S, then_s)[-2:]
         first, last = recent[0], recent[-1]
         dt_s = 1e-9 * (last.stamp_ns - first.stamp_ns)
         return twist_between(first.value, last.value, dt_s) if dt_s > 0.0 else [0.0] * 6

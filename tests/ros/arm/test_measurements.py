@@ -64,6 +64,7 @@ class GuardBench:
         *cameras: str,
         lockstep: bool = False,
         zero_wrench: bool = False,
+        rate_hz: float = 10.0,
         **profile: Any,
     ) -> None:
         self._wire, self._random = Wire(), np.random.default_rng(0)
@@ -71,7 +72,7 @@ class GuardBench:
         node, known = cast(RosNode, self._wire), PROFILE.model_copy(update=profile)
         views = {name: View(camera=name, width=SIDE_PX, height=SIDE_PX) for name in cameras}
         observe: Any = "pixels" if views else "state"
-        config = ReachConfig(views=views, observe=observe, zero_wrench=zero_wrench)
+        config = ReachConfig(views=views, observe=observe, zero_wrench=zero_wrench, rate_hz=rate_hz)
         self._spec = reading_spec(7, ["cube"], config.all_views)
         self._watch = CameraMonitor(self._spec.images)
         self._measured = Measurements(node, "arm", known, config, ["cube"], lockstep)
@@ -198,6 +199,16 @@ def test_twist_derived_from_poses_is_at_image_stamp(monkeypatch: pytest.MonkeyPa
     bench = GuardBench(monkeypatch, "front", twist=None)
     bench.run(0.5, front=0.06)
     assert bench.read().state["tcp_twist"][0] == pytest.approx(1.0, abs=1e-3)  # x is the time
+
+
+def test_twist_is_derived_from_poses_that_arrive_less_often_than_twice_a_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = GuardBench(monkeypatch, rate_hz=20.0, twist=None)
+    for _ in range(10):
+        bench.run(0.02, arm_silent=True)
+        bench.run(0.01)
+    assert bench.read().state["tcp_twist"][0] == pytest.approx(1.0, abs=1e-3)
 
 
 def test_silent_arm_is_reported_with_late_image(
