@@ -142,17 +142,28 @@ class Measurements:
         """Return the newest angles of the joints. Raises `Silent`."""
         return self._joints.newest().value[0]
 
-    def read(self) -> tuple[dict[str, list[float]], dict[str, Image], dict[str, float]]:
+    @property
+    def pictured_s(self) -> float | None:
+        """Time of the newest picture; None without cameras. Raises `Silent`."""
+        return max((camera.feed.newest().taken_s for camera in self._cameras), default=None)
+
+    def read(
+        self, other_s: float | None = None
+    ) -> tuple[dict[str, list[float]], dict[str, Image], dict[str, float]]:
         """Return numbers by name, images by view, and the times at which they were measured.
 
         Times are those of this process's monotonic clock, "robot" is that of the pose. The wrench
         is the mean over the preceding control period, like that of the simulated arm.
 
+        Args:
+            other_s: time of the newest picture of another arm's cameras in the same reading.
+
         Raises:
             SerlError: a measurement is missing, stale or damaged; the message is one line.
         """
         images, stamps = self._images()
-        then_s = max(stamps.values()) if stamps and not self._lockstep else None
+        times_s = [*stamps.values(), *([] if other_s is None else [other_s])]
+        then_s = max(times_s) if times_s and not self._lockstep else None
         pose, (q, dq) = self.pose.at(then_s), self._joints.at(then_s).value
         numbers = {
             "tcp_pose": numbers_of(pose.value),

@@ -75,7 +75,8 @@ class RosArm:
         modes: gains of the profile's controller by mode.
         silence_s: returns the seconds since the last message of the operator's device; called at
             each heartbeat in teleop, as a device may time out between two actions.
-        other: the other arm of a pair; while its guard holds it, this arm stays at its pose.
+        other: the other arm of a pair; while its guard holds it, this arm stays at its pose. Their
+            readings are of one instant.
 
     Raises:
         BadInput: a message package that the profile needs is not installed, or the task's actions
@@ -195,7 +196,8 @@ class RosArm:
             raise Silent(self._fault)
         pose = self._begin_once()
         self._check_gripper(self._measured.opening(), pose.taken_s)
-        numbers, images, stamps = self._measured.read()
+        other_s = None if self.other is None else self.other._measured.pictured_s
+        numbers, images, stamps = self._measured.read(other_s)
         numbers["target_pose"] = numbers_of(self.aim.target)
         state = {name: np.array(numbers[name], np.float32) for name in self.observation_spec.state}
         return Observation(state, images, stamps)

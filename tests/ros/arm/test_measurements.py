@@ -11,13 +11,16 @@ import numpy as np
 import pytest
 
 from serl import plugins
+from serl.arm_pair import UNMOVED_BASE
 from serl.arm_profile import ArmProfile
 from serl.camera import View
 from serl.errors import Silent
 from serl.guard.camera_monitor import CameraFault, CameraMonitor
 from serl.robot import reading_spec
 from serl.ros.arm.measurements import Measurements
+from serl.ros.arm.pair import MountedRosArm, RosPair
 from serl.ros.arm.publisher import ArmPublisher, PublishedCamera
+from serl.ros.arm.robot import RosArm
 from serl.ros.arm.topics import SENSOR
 from serl.ros.node import RosNode
 from serl.ros.topics import Topic
@@ -46,6 +49,9 @@ class Wire:
 
     def subscribe(self, topic: Topic, callback: Callable[[Any], None], *, drain: bool) -> None:
         self._heed[topic.name] = callback
+
+    def absolute(self, name: str) -> str:
+        return f"/run/{name}"
 
     def publisher(self, topic: Topic) -> Any:
         return SimpleNamespace(publish=partial(self._deliver, topic.name))
@@ -85,22 +91,17 @@ class GuardBench:
             self._wire.now_s += STEP_S
             now_s = self._wire.now_s
             if not arm_silent:
-                pose = [now_s, 0.0, 0.0, *DOWN]
-                rows = {"tcp_twist": [now_s] * 6, "wrench": [now_s] * 6, "gripper": [now_s]}
-                rows |= {"tcp_pose": pose, "cube_pose": pose, "q": [now_s] * 7, "dq": [now_s] * 7}
-                self._told.state(rows, _stamp_ns(now_s))
+                self._told.state(_numbers(now_s), _stamp_ns(now_s))
             for camera, delay_s in delays_s.items():
-                picture = self._random.integers(9, 255, (SIDE_PX, SIDE_PX, 3), np.uint8)
-                pictures = {(camera, (SIDE_PX, SIDE_PX)): picture}
-                self._told.pictures(pictures, _stamp_ns(now_s - delay_s))
+                self._told.pictures(_picture(camera, self._random), _stamp_ns(now_s - delay_s))
 
     def begin(self) -> None:
         """Begin an episode."""
         self._measured.begin()
 
-    def read(self) -> Observation:
+    def read(self, other_s: float | None = None) -> Observation:
         """Return an observation after the camera check of an actor."""
-        numbers, images, stamps = self._measured.read()
+        numbers, images, stamps = self._measured.read(other_s)
         numbers["target_pose"] = numbers["tcp_pose"]
         state = {name: np.array(numbers[name], np.float32) for name in self._spec.state}
         self._watch.check(reading := Observation(state, images, stamps))
@@ -109,6 +110,17 @@ class GuardBench:
 
 def _stamp_ns(now_s: float) -> int:
     return BEGAN_NS + round(now_s * 1e9)
+
+
+def _numbers(now_s: float) -> dict[str, list[float]]:
+    pose = [now_s, 0.0, 0.0, *DOWN]
+    rows = {"tcp_twist": [now_s] * 6, "wrench": [now_s] * 6, "gripper": [now_s]}
+    return rows | {"tcp_pose": pose, "cube_pose": pose, "q": [now_s] * 7, "dq": [now_s] * 7}
+
+
+def _picture(camera: str, rng: np.random.Generator) -> dict[tuple[str, tuple[int, int]], Any]:
+    size = SIDE_PX, SIDE_PX
+    return {(camera, size): rng.integers(9, 255, (*size, 3), np.uint8)}
 
 
 def sample_times(reading: Observation) -> dict[str, float]:
@@ -185,6 +197,43 @@ def test_state_is_newest_sample_without_cameras(monkeypatch: pytest.MonkeyPatch)
     bench = GuardBench(monkeypatch)
     bench.run(0.5)
     assert set(sample_times(bench.read()).values()) == {0.5}
+
+
+@pytest.mark.parametrize("own", [(), ("wrist",)], ids=["no camera", "slower camera"])
+def test_state_is_sampled_at_stamp_of_image_of_other_arm_of_a_pair(
+    monkeypatch: pytest.MonkeyPatch, own: tuple[str, ...]
+) -> None:
+    bench = GuardBench(monkeypatch, *own)
+    bench.run(0.5, **dict.fromkeys(own, 0.15))
+    reading = bench.read(0.44)
+    assert set(sample_times(reading).values()) == {0.44}
+    assert reading.stamps["robot"] == pytest.approx(0.44)
+
+
+def test_both_arms_of_a_pair_are_sampled_at_stamp_of_image_of_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wire, rng = Wire(), np.random.default_rng(0)
+    monkeypatch.setattr("serl.ros.feed.time", SimpleNamespace(monotonic=lambda: wire.now_s))
+    node, views = cast(RosNode, wire), {"front": View(camera="front", width=8, height=8)}
+    left = RosArm(node, "left", PROFILE, ReachConfig(views=views, observe="pixels"))
+    right = RosArm(node, "right", PROFILE, ReachConfig())
+    mounted = (MountedRosArm(arm, UNMOVED_BASE) for arm in (left, right))
+    pair = RosPair(*mounted, (), views)
+    cameras = {"front": PublishedCamera("front")}
+    drivers = [
+        ArmPublisher(node, "left", PROFILE, [], cameras, SENSOR),
+        ArmPublisher(node, "right", PROFILE, [], {}, SENSOR),
+    ]
+    for _ in range(50):
+        wire.now_s += STEP_S
+        for driver in drivers:
+            driver.state(_numbers(wire.now_s), _stamp_ns(wire.now_s))
+        drivers[0].pictures(_picture("front", rng), _stamp_ns(wire.now_s - 0.06))
+    state = pair.observe().state
+    others = ("target_pose", "wrench")  # of this process; a mean over a period
+    times = {name: values[0] for name, values in state.items() if not name.endswith(others)}
+    assert {round(float(time_s), 2) for time_s in times.values()} == {0.44}, times
 
 
 def test_lockstep_state_is_newest_sample_despite_late_image(
