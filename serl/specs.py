@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import takewhile
 from math import isfinite
 from typing import Annotated, Any, Literal
 
@@ -20,6 +21,8 @@ MAX_REWARD = 1e6
 
 _RESERVED = {"state", "robot", "outcome"}
 """Names that a reading uses itself."""
+
+_UNITS = {"m", "rad", "m/s", "rad/s", "N", "Nm"}
 
 _Size = Annotated[int, Field(ge=0, le=1 << 20)]
 
@@ -73,10 +76,11 @@ class ObservationSpec(FrozenModel):
 
     @property
     def state_units(self) -> tuple[str, ...]:
-        """The unit of each entry of the flat state vector: the first word of its array's unit."""
-        sizes = {name: int(np.prod(spec.shape)) for name, spec in self.state.items()}
-        first = {name: (spec.unit.split() or [""])[0] for name, spec in self.state.items()}
-        return tuple(first[name].rstrip(",;") for name, size in sizes.items() for _ in range(size))
+        """The unit of each entry of the flat state vector, the first word of its array's unit.
+
+        If units follow each other, as "N Nm" of a wrench, each one is that of an equal part.
+        """
+        return tuple(unit for spec in self.state.values() for unit in _units(spec))
 
     def validate_observation(self, observation: Observation) -> None:
         """Raise `SpecMismatch`, naming the key, unless the observation fits exactly."""
@@ -155,6 +159,15 @@ def array_name(keys: Sequence[str], default: str = "observation") -> str:
     """
     joined = re.sub(r"[^a-z0-9_]", "_", "_".join(keys).lower()) or default
     return f"{default}_{joined}" if joined in _RESERVED else joined
+
+
+def _units(spec: ArraySpec) -> list[str]:
+    """Return the unit of each entry of an array."""
+    words, size = re.split("[,;]", spec.unit)[0].split(), int(np.prod(spec.shape))
+    units = [*takewhile(_UNITS.__contains__, words)]
+    if not units or size % len(units):
+        units = (words or [""])[:1]
+    return [unit for unit in units for _ in range(size // len(units))]
 
 
 def _extremes(value: np.ndarray[Any, Any]) -> list[float]:

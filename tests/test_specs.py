@@ -107,6 +107,15 @@ def test_state_units_are_first_words_of_array_units() -> None:
     assert ObservationSpec(state=state).state_units == ("m", "m", "rad", "", "N")
 
 
+def test_units_that_follow_each_other_are_of_equal_parts() -> None:
+    units = {"wrench": (6, "N Nm, base frame"), "velocity": (3, "m/s m/s rad/s, as wrenches")}
+    state = {name: ArraySpec(shape=(size,), unit=unit) for name, (size, unit) in units.items()}
+    found = ObservationSpec(state=state).state_units
+    assert found == (*["N"] * 3, *["Nm"] * 3, "m/s", "m/s", "rad/s")
+    odd = {"wrench": ArraySpec(shape=(5,), unit="N Nm")}
+    assert ObservationSpec(state=odd).state_units == ("N",) * 5
+
+
 def test_flatten_follows_order_of_spec() -> None:
     pose = np.arange(7, dtype=np.float32)
     gripper = np.array([0.5], np.float32)
