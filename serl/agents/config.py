@@ -117,6 +117,13 @@ class SACConfig(AgentConfig):
     metrics_every: int = Field(50, ge=1)
     matmul: Literal["auto", "float32", "bfloat16"] = "auto"
 
+    @model_validator(mode="after")
+    def _check_bounds(self) -> Self:
+        if self.return_bounds is not None and not self.return_bounds[0] < self.return_bounds[1]:
+            low, high = self.return_bounds
+            raise ValueError(f"return_bounds: {low:g}, {high:g}: expected the smaller one first")
+        return self
+
 
 class SupervisedConfig(FrozenModel):
     """Hyper-parameters of supervised training on images.

@@ -14,7 +14,8 @@ import torch
 from serl.agents.config import SACConfig
 from serl.agents.networks import Group
 from serl.agents.sac import actor_terms
-from serl.errors import SpecMismatch
+from serl.errors import BadInput, SpecMismatch
+from serl.runs.config import resolve
 
 from .conftest import ROWS, SMALL, config, equal, make, make_batch
 
@@ -108,6 +109,12 @@ def test_cloning_pull_ends_when_its_weight_is_zero(final: float, ends: bool) -> 
     for agent in (pulled, free):
         agent.update(make_batch(2))
     assert equal(pulled.state_dict(), free.state_dict()) is ends
+
+
+def test_reversed_return_bounds_are_refused() -> None:
+    """All targets of the critics would be the second bound."""
+    with pytest.raises(BadInput, match="return_bounds: 1, 0: expected the smaller one first"):
+        resolve({"agent": {"return_bounds": [1, 0]}})
 
 
 @pytest.mark.parametrize(("reward", "bound"), [(7.0, 1.0), (-7.0, 0.0)])
