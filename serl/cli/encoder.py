@@ -6,9 +6,13 @@ import argparse
 import json
 import re
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from serl import plugins
+from serl.agent import AgentConfig
+from serl.agents.config import PretrainingConfig
 from serl.agents.encoder_weights import views_of
 from serl.cli.arguments import add_model_out, add_task, check_model_out, quoted
 from serl.report.display import Display
@@ -45,7 +49,6 @@ def pretrain_options(parser: argparse.ArgumentParser) -> None:
 
 def pretrain(options: argparse.Namespace) -> int:
     """Train the encoder on simulated images of tasks, and print its errors on held-out images."""
-    from serl.agents.config import PretrainingConfig
     from serl.agents.pretraining import collect_images, pretrain, save_encoder
     from serl.runs.task_setup import make_task
 
@@ -85,11 +88,22 @@ def pretrain(options: argparse.Namespace) -> int:
             for key, error in errors.items()
         )
         print(f"{name}: median errors on held-out images: {off}")
-    weights = f"--agent.encoder_weights {quoted(options.out)} --agent.cached_features true"
-    if views := task_config.get("views"):
-        weights += f" --task_config.views {shlex.quote(json.dumps(views))}"
-    print(f"next: serl train {options.task[0]} --observe pixels {weights}")
+    fitting = _training_options(options.out, config, task_config)
+    print(f"next: serl train {options.task[0]} --observe pixels {fitting}")
     return 0
+
+
+def _training_options(path: Path, config: PretrainingConfig, task_config: Mapping[str, Any]) -> str:
+    """Return the options of a training with the encoder in a file."""
+    words, usual = f"--agent.encoder_weights {quoted(path)}", AgentConfig()
+    words += " --agent.cached_features true"
+    if config.channels != usual.encoder_channels:
+        words += f" --agent.encoder_channels {shlex.quote(json.dumps(config.channels))}"
+    if config.latent != usual.latents(trunk=False)[0]:
+        words += f" --agent.latent {config.latent}"
+    if views := task_config.get("views"):
+        words += f" --task_config.views {shlex.quote(json.dumps(views))}"
+    return words
 
 
 def _unit(spec: ArraySpec) -> str:

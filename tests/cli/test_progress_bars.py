@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 
 from serl.cli import main as cli
+from serl.runs.config import parse_overrides
+from serl.runs.settings import run_settings
 
 from ..runs.test_deployment import trained
 from .conftest import Serl
@@ -35,3 +38,17 @@ def test_long_commands_show_bar_with_total_or_message_on_terminal(
         code, text, errors = serl(*words, *views)
         assert code == cli.DONE, errors
         assert re.search(shown, text), command
+
+
+def test_command_after_pretraining_trains_with_the_encoder(
+    serl: Serl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Widths of the encoder differ from the agent's defaults."""
+    monkeypatch.chdir(tmp_path)
+    words = [*PRETRAIN.split(), "--latent=8", f"--task_config.views={VIEWS}"]
+    code, text, errors = serl(*words, "--out", "encoder.safetensors")
+    assert code == cli.DONE, errors
+    _, _, task, *more = shlex.split(text.partition("next: ")[2])
+    agent = run_settings(task, {}, parse_overrides(more)).agent
+    assert (agent.encoder_channels, agent.latent) == ((4,), 8)
+    assert agent.encoder_weights == tmp_path / "encoder.safetensors"
