@@ -227,11 +227,13 @@ def measure(
     if task.scene.simulated:
         with plugins.make_simulation(task) as robot:
             on_part("measuring demonstrations (1 of 3)")
-            demonstrated = _demonstrate(config, robot)
+            if getattr(task, "has_expert", True):
+                demonstrated = _demonstrate(config, robot)
             on_part("measuring the simulation and the policy (2 of 3)")
             collected, env_s = _practise(config, task, robot, policy, seconds, now)
         env_steps_per_s = sum(isinstance(record, Step) for record in collected) / env_s
-        expert_steps = len(demonstrated) / _EXPERT_EPISODES - 1  # the end record is no step
+        if demonstrated:
+            expert_steps = len(demonstrated) / _EXPERT_EPISODES - 1  # the end record is no step
     else:
         on_part("measuring the policy")
         collected = _imagine(task, policy, seconds, now)

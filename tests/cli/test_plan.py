@@ -98,6 +98,13 @@ def test_measured_rates_follow_clock() -> None:
     assert 1 <= rates.expert_steps <= 10
 
 
+def test_task_without_expert_is_measured_without_demonstrations() -> None:
+    ticks = count()
+    pendulum = resolve(TINY, {"task": "gymnasium:Pendulum-v1", "demos": 0, "intervention": "none"})
+    rates, _ = measure(pendulum, 1.0, lambda: 0.01 * next(ticks))
+    assert rates.updates_per_s == pytest.approx(100.0, rel=0.02)
+
+
 def test_plan_command_prints_table(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--seconds", "0.2", "--agent.hidden", "[8,8]", "--agent.device", "cpu"]
     assert cli.main(["plan", "reach", *words]) == cli.DONE
