@@ -207,7 +207,11 @@ def _check_expert(config: TrainConfig, task: SimulatedTask) -> None:
     """Raise `BadInput` where a scripted expert is needed and the task has none."""
     demonstrates = config.demos and not (config.demo_paths or is_real(config.robot))
     corrects = config.intervention in ("scripted", "novice", "evaluator")
-    if (demonstrates or corrects) and not getattr(task, "has_expert", True):
+    if getattr(task, "has_expert", True):
+        return
+    if config.curriculum.start < 1.0:
+        raise BadInput(f"curriculum.start: {task.name} has no scripted expert, which it needs: 1.0")
+    if demonstrates or corrects:
         task.expert(dict, 0)  # raises with the remedy
 
 

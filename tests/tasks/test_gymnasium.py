@@ -187,6 +187,7 @@ def test_expert_acts_in_environment_units(tmp_path: Path) -> None:
         ({"task": DOOR, "task_config": {"actions": ["x"]}}, "expected 2 names, got 1"),
         ({"task": DOOR, "demos": 5}, "no scripted expert.*--demos 0"),
         ({"task": DOOR, "intervention": "scripted"}, "no scripted expert"),
+        ({"task": DOOR, "curriculum": {"start": 0.3}}, "curriculum.start: .*no scripted expert"),
         ({"task": DOOR, "demonstrator": "human"}, "a simulated hand moves tools only"),
         ({"task": DOOR, "robot": "sim"}, "in this process only, not over topics"),
     ],
