@@ -87,7 +87,7 @@ def inherit(config: TrainConfig) -> Inheritance:
     arrays = _acting(checkpoint.arrays["agent"], mine)
     parts: tuple[Part, ...] = get_args(Part)
     reasons = {part: _misfit(part, theirs, spec, arrays, mine) for part in parts}
-    if run.config.agent.algorithm == "bc":
+    if "bc" in (run.config.agent.algorithm, config.agent.algorithm):
         reasons["critics"] = "bc trains none"
     requested = config.init_from.load
     if spec.observation.images:

@@ -186,6 +186,20 @@ def test_inherited_bc_policy_provides_actor_and_critics_warm_up(tmp_path: Path) 
         inherit(resolve(SETTINGS, {"init_from": {"run": before.path, "load": ["critics"]}}))
 
 
+def test_clone_that_starts_from_a_learned_policy_is_warmed_up(tmp_path: Path) -> None:
+    """A clone has no use for inherited critics, which make a warm-up superfluous elsewhere."""
+    before = saved_run(tmp_path / "before")
+    record(before, [(True, ActionSource.POLICY)])
+    found = {"run": before.path, "data": "successes"}
+    clones = {"agent": {**AGENT, "algorithm": "bc"}, "learner": {"warm_up": 3}, "steps": 0}
+    after = new_run(tmp_path, SETTINGS, {"init_from": found}, clones)
+    assert inherit(after.config).origin.load == ("actor", "normaliser")
+    theirs = load(checkpoint_paths(before.checkpoints)[0]).arrays["agent"]
+    mine = learner_state(after)
+    assert mine["updates"] == 3
+    assert not np.array_equal(mine["actor.0.weight"], theirs["actor.0.weight"])
+
+
 @pytest.mark.parametrize("theirs", [0.0, 0.9])
 def test_parameters_that_acted_become_actor_and_average(tmp_path: Path, theirs: float) -> None:
     before = saved_run(tmp_path, {**SETTINGS, "agent": {**AGENT, "actor_average": theirs}})
