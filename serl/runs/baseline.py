@@ -89,7 +89,7 @@ def clone(
     short = config.model_copy(
         update={"learner": config.learner.model_copy(update={"warm_up": LENGTHS[0]})}
     )
-    learner = make_learner(short, end, end, lambda *saved: None, kept)
+    learner = make_learner(short, end, end, lambda *saved: None, kept, recorded=len(kept))
     clones = [(LENGTHS[0], learner.agent.actor_weights())]
     rows = config.agent.batch_size * config.agent.utd
     for before, updates in pairwise(LENGTHS):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,10 @@ from serl.report.display import Display, Summary
 from serl.runs import baseline
 from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
+from serl.runs.task_setup import make_spec, make_task
+from serl.testing.samples import random_step
 from serl.training.evaluation import Evaluation, Trial
+from serl.types import ActionSource, End, EndReason, Key
 
 SETTINGS = {
     "task": "reach",
@@ -104,6 +108,28 @@ def test_clone_without_successful_demonstration_is_refused(tmp_path: Path) -> No
     run = RunFolder.create(tmp_path, resolve(SETTINGS), datetime.now())
     with pytest.raises(BadInput, match="no demonstration is a success"):
         baseline.clone(run)
+
+
+def test_clone_from_images_has_room_for_all_demonstrations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Check one long demonstration instead of some 200."""
+    views = {"views": {"front": {"width": 8, "height": 8}}}
+    small = {"encoder_channels": [4], "encoder_weights": "none", "utd": 1}
+    pixels = {"task": "pick_cube", "observe": "pixels", "agent": small, "task_config": views}
+    config, steps = resolve(SETTINGS, pixels), 20_500
+    key = Key("run", "expert", 1, 0, 0)
+    step = random_step(key, make_spec(make_task(config)), np.random.default_rng(0))
+    step = replace(step, source=ActionSource.SCRIPT, terminated=False)
+    end = replace(key, index=steps)
+    records = [
+        *(replace(step, key=replace(key, index=index)) for index in range(steps)),
+        End(end, step.observation, True, EndReason.SUCCESS, 1.0, 1.0),
+    ]
+    monkeypatch.setattr(baseline, "_successes", lambda run: records)
+    monkeypatch.setattr(baseline, "LENGTHS", (1, 2))
+    _, clones = baseline.clone(RunFolder.create(tmp_path, config, datetime.now()))
+    assert [updates for updates, _ in clones] == [1, 2]
 
 
 @pytest.mark.parametrize("more", [{"demos": 0}, {"robot": "robots/franka.py"}])
