@@ -136,7 +136,8 @@ class AgentConfig(FrozenModel):
         frames: number of the episode's latest images in an observation; more than one shows speeds.
         compile: compile the losses (10 to 30 s at the first update).
         device: torch device; "auto" for CUDA where available.
-        threads: torch threads of this process; None keeps torch's default.
+        threads: torch threads of the learner; None for the number of processors less one for each
+            actor. An actor has one.
     """
 
     algorithm: PluginName = "sac"
