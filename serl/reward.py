@@ -126,8 +126,8 @@ class RewardConfig(FrozenModel):
             raise ValueError("progress: expected either topic, or progress.model, not both")
         if self.kind != "topic" and self.threshold is not None and not 0 < self.threshold < 1:
             raise ValueError(f"threshold {self.threshold:g}: expected a number between 0 and 1")
-        if self.success_kind == "classifier" and self.model is None:
-            raise ValueError("model: a classifier needs the file that `serl reward train` wrote")
+        if self.success_kind == "classifier":
+            self._check_classifier()
         if self.success_kind == "pose":
             if self.pose is None:
                 raise ValueError("pose: expected x y z and a quaternion xyzw")
@@ -136,6 +136,15 @@ class RewardConfig(FrozenModel):
             except BadInput as error:
                 raise ValueError(f"pose: {error}") from None
         return self
+
+    def _check_classifier(self) -> None:
+        if self.model is None:
+            raise ValueError("model: a classifier needs the file that `serl reward train` wrote")
+        corners = "xyz", self.tool_low_m or (), self.tool_high_m or ()
+        for axis, low_m, high_m in zip(*corners, strict=False):
+            if low_m > high_m:
+                text = f"tool_high_m: {axis} {high_m:g} m is below tool_low_m, {low_m:g} m"
+                raise ValueError(f"{text}: nothing would be a success")
 
     @property
     def success_kind(self) -> str:

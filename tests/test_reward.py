@@ -173,6 +173,9 @@ def test_failure_of_task_overrides_success_of_reward() -> None:
     assert (outcome.reward, outcome.terminated, outcome.success) == (0.0, True, False)
 
 
+UP_M, LOW_M = (0, 0, 0.2), (1, 1, 0.1)
+
+
 @pytest.mark.parametrize(
     ("settings", "part"),
     [
@@ -180,6 +183,10 @@ def test_failure_of_task_overrides_success_of_reward() -> None:
         ({"kind": "pose"}, "pose: expected x y z and a quaternion"),
         ({"kind": "pose", "pose": (0, 0, 0, 0, 0, 0, 0)}, "quaternion"),
         ({"hold": (3, 2)}, "expected k of n"),
+        (
+            {"kind": "classifier", "model": "m", "tool_low_m": UP_M, "tool_high_m": LOW_M},
+            "z 0.1 m is below tool_low_m, 0.2 m",
+        ),
         ({"hold": (0, 2)}, "greater than or equal to 1"),
     ],
 )
