@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import json
+import shlex
 from pathlib import Path
 from typing import Any
 
 from serl.cli.arguments import add_model_out, add_task, check_model_out, quoted
 from serl.report.display import Display
 from serl.runs.config import parse_overrides, resolve
-from serl.system.settings_file import checked
+from serl.system.settings_file import checked, leaves
 from serl.types import Observation
 
 
@@ -63,9 +65,16 @@ def train(options: argparse.Namespace) -> int:
     )
     if card.error_s >= card.constant_s:
         print("no better than a constant: it learned nothing; record more demonstrations")
-    same = f" --observe {seen['observe']}" if "observe" in seen else ""
+    folders = [*map(str, options.recordings)]
+    same = {**dict(leaves(seen)), "demos": folders if len(folders) > 1 else folders[0]}
+    words = "".join(f" --{name} {_word(value)}" for name, value in same.items())
     print(
-        f"next: serl train {options.task}{same} --demos {quoted(options.recordings[0])} "
+        f"next: serl train {options.task}{words} "
         f"--reward.kind progress --reward.progress.model {quoted(options.out)}"
     )
     return 0
+
+
+def _word(value: Any) -> str:
+    """Return a setting's value as a word of a command."""
+    return shlex.quote(value if isinstance(value, str) else json.dumps(value))

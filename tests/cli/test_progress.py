@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shlex
+import shutil
 from pathlib import Path
 
 import pytest
@@ -33,6 +35,13 @@ def test_progress_model_is_trained_from_demonstrations_and_used_as_reward(serl: 
         r"^mean error on 1 of 6 demonstrations, .*: \d\.\d\d s \(the best c", text, re.M
     )
     assert f"next: serl {' '.join(use)}" in text
+    shutil.copytree("demos", "more")
+    several = ("demos", "more", "--out", "both.safetensors", "--task_config.time_limit_s", "8")
+    code, text, errors = serl("reward", "progress", "reach", *several, *quick)
+    assert (code, errors) == (cli.DONE, "")
+    given = parse_overrides(shlex.split(text.partition("next: ")[2])[3:])
+    assert given["demo_paths"] == ["demos", "more"]
+    assert given["task_config"] == {"time_limit_s": 8}
     for words, part in (
         (
             ["reward", "progress", "reach", "absent", "--out", "m.safetensors"],
