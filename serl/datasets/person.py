@@ -137,7 +137,7 @@ def record_person(
     """
     recorded.recover()
     stand.connect(task)
-    spec, run_name = make_spec(task), recorded.folder.resolve().name
+    spec, run_name = make_spec(task), recorded.run
     while not stand.stopping() and recorded.counts.kept < successes:
         number = recorded.counts.total
         try:

@@ -15,6 +15,7 @@ from serl.log.episode_reader import (
     episode_paths,
     read_episode,
     read_spec,
+    run_name,
 )
 from serl.log.recovery import recover
 from serl.system.files import make_folder, read_bounded, sync, write_atomic
@@ -112,6 +113,11 @@ class Recording:
             for path in episode_paths(folder)
         ]
         return [RecordedEpisode(path.stem, place) for _, place, path in sorted(found)]
+
+    @property
+    def run(self) -> str:
+        """The name of the run in the keys of its episodes; see `run_name`."""
+        return run_name(*self._places, self.incoming)
 
     def next_epoch(self, now_ns: int) -> int:
         """Return an epoch above those of all existing episodes."""

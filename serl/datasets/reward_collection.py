@@ -19,7 +19,7 @@ from serl.geometry import normalize
 from serl.intervention import Event
 from serl.log.annotations import StepKey, append_labels, read_labels
 from serl.log.episode_log import EpisodeLog, LogConfig
-from serl.log.episode_reader import episode_paths, next_epoch
+from serl.log.episode_reader import episode_paths, next_epoch, run_name
 from serl.log.recovery import recover
 from serl.loop import EpisodeKey, Observer, run
 from serl.motion import to_action_frame
@@ -379,7 +379,7 @@ def collect_person(
     stopping = stand.stopping
     stand.observers = [*stand.observers, marks]
     stand.stopping = lambda: enough() or stopping()
-    name = run.path.resolve().name
+    name = run_name(run.path)
     while not stand.stopping():
         epoch = next_epoch(run.path, time.time_ns)
         number = len(episode_paths(run.path))

@@ -312,6 +312,21 @@ def read_spec(path: Path) -> Spec | None:
         return file.spec
 
 
+def run_name(*folders: Path) -> str:
+    """Return the run's name in the episodes of folders; without any, the name of the first folder.
+
+    A folder that was renamed keeps the name of its run, which is a part of each record's key.
+
+    Raises:
+        CorruptData: a sealed file is damaged; the line names the file and the byte.
+    """
+    for path in (path for folder in folders for path in episode_paths(folder)):
+        with closing(open_episode(path)) as file:
+            if not path.name.endswith(PART) and file.next_message() is not None:
+                return file.metadata["run"]
+    return folders[0].resolve().name
+
+
 def count_records(path: Path) -> int:
     """Return the number of records in a file; for a sealed file, from its summary alone.
 

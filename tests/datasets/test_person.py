@@ -132,6 +132,19 @@ def test_verify_finds_sorted_episodes_and_their_damage(tmp_path: Path) -> None:
     assert verify(run.path).lost == bench.results[1].steps + 1
 
 
+def test_recording_in_renamed_folder_is_continued_as_one_run(tmp_path: Path) -> None:
+    run = RunFolder.create_at(tmp_path / "recording", TrainConfig(), datetime(2026, 11, 27))
+    bench = RecordingBench(run.path)
+    bench.episode(Event.FAILURE)
+    bench.at[20] = lambda: bench.episode(Event.SUCCESS)
+    bench.record(1)
+    later = RecordingBench(run.path.rename(tmp_path / "renamed"))
+    later.episode(Event.SUCCESS)
+    assert later.record(2) == RecordingCounts(kept=2, failures=1, undone=0)
+    report = verify(later.folder)
+    assert (report.sound, report.contents[0].episodes) == (True, 3), str(report)
+
+
 def test_recorded_episode_begins_at_takeover(bench: RecordingBench) -> None:
     bench.episode(Event.SUCCESS)
     bench.record(1)
