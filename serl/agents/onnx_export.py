@@ -106,7 +106,7 @@ class _Graph:
     def constant(self, value: Any) -> str:
         """Add an array; return its name."""
         name = f"constant{len(self.constants)}"
-        self.constants.append(numpy_helper.from_array(np.ascontiguousarray(value), name))
+        self.constants.append(numpy_helper.from_array(np.asarray(value, order="C"), name))
         return name
 
     def add(self, operator: str, *inputs: str | Tensor | np.ndarray[Any, Any], **given: Any) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 from serl.agents.onnx_export import export_policy
@@ -82,6 +83,15 @@ def test_onnx_policy_returns_one_action_per_batch_row(tmp_path: Path) -> None:
     assert isinstance(loaded.agent, SAC)
     modes = loaded.agent.modes(inputs["state"], {})
     np.testing.assert_allclose(actions, modes, atol=1e-5)
+
+
+def test_bounds_of_clip_are_scalars_as_onnx_requires(tmp_path: Path) -> None:
+    """ONNX Runtime accepts arrays of one number, too."""
+    loaded = load_agent(trained(tmp_path).path)
+    graph = onnx.load_from_string(export_policy(loaded.agent, loaded.spec, 1)).graph
+    shapes = {constant.name: [*constant.dims] for constant in graph.initializer}
+    (clip,) = (node for node in graph.node if node.op_type == "Clip")
+    assert [shapes[name] for name in clip.input[1:]] == [[], []]
 
 
 def test_export_refuses_other_algorithms(tmp_path: Path) -> None:
