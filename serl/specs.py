@@ -19,6 +19,9 @@ from serl.types import Array, FrozenModel, Observation
 MAX_REWARD = 1e6
 """Largest absolute reward of one step; losses are squares of sums of rewards, in float32."""
 
+MAX_STATE_SIZE = 60_000
+"""Largest number of entries of a state vector that is logged; the text of a record has 1 MiB."""
+
 _RESERVED = {"state", "robot", "outcome"}
 """Names that a reading uses itself."""
 

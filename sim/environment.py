@@ -19,7 +19,7 @@ import numpy as np
 from gymnasium import spaces
 
 from serl.errors import BadInput, SerlError, described
-from serl.specs import ArraySpec, array_name
+from serl.specs import MAX_STATE_SIZE, ArraySpec, array_name
 from serl.types import Action
 
 SUCCESS_KEYS = ("is_success", "success", "succeed", "task_success")
@@ -289,7 +289,7 @@ def parts_of(space: Space, name: str) -> list[Part]:
     """Return the arrays and images of an observation space in order.
 
     Raises:
-        BadInput: one cannot be made an array, or two have the same name.
+        BadInput: one cannot be made an array, two have the same name, or they are too large.
     """
     named: dict[str, Part] = {}
     for part in _parts(space, name, ()):
@@ -299,6 +299,12 @@ def parts_of(space: Space, name: str) -> list[Part]:
                 f"gymnasium:{name}: observation: {both} would both be {part.name!r}: expected keys "
                 "that differ when joined by _, in lower case, with _ for all but letters and digits"
             )
+    arrays = [part.space for part in named.values() if not is_image(part.space)]
+    if (size := sum(map(spaces.flatdim, arrays))) > MAX_STATE_SIZE:
+        raise BadInput(
+            f"gymnasium:{name}: observation: {size} numbers besides images, expected at most "
+            f"{MAX_STATE_SIZE}"
+        )
     return list(named.values())
 
 

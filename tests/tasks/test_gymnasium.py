@@ -348,6 +348,12 @@ def test_arrays_of_one_name_are_refused(changed: Changed, keys: tuple[str, str])
         made(changed(observation_space=spaces.Dict(space)))
 
 
+def test_observation_too_large_to_be_logged_is_refused(changed: Changed) -> None:
+    space = spaces.Dict({"depth": spaces.Box(0.0, 9.0, (300, 300), np.float32)})
+    with pytest.raises(BadInput, match="observation: 90000 numbers besides images, expected at"):
+        make_task(resolve({"task": changed(observation_space=space)}))
+
+
 def test_constructor_without_render_mode_is_supported(changed: Changed) -> None:
     name = changed(__init__=lambda door, width=16: Door.__init__(door, width=width))
     made(name)
