@@ -40,6 +40,22 @@ def test_compose_files_start_valid_training_command(path: str) -> None:
         assert service.get("shm_size") or service.get("ipc") == "host"
 
 
+def test_volume_of_compose_file_belongs_to_user_of_image() -> None:
+    """Docker gives a new volume the owner of the folder at its place in the image, else root."""
+    services = read("docker/simulation.yaml")["services"].values()
+    places = [volume.partition(":")[2] for each in services for volume in each["volumes"]]
+    made = re.search(r"mkdir -p (\S+) && chown -R serl (\S+)$", DOCKERFILE, re.MULTILINE)
+    assert made
+    assert places == [made[1]]
+    assert made[1].startswith(f"{made[2]}/")
+
+
+def test_compose_files_require_no_variable_within_a_default() -> None:
+    """Docker Compose evaluated unused defaults, too, until compose-go ddb94f1 (2026-01-16)."""
+    text = "".join(path.read_text() for path in (ROOT / "docker").glob("*.yaml"))
+    assert re.findall(r"\$\{[^}]*\$\{[^}]*\?.*", text) == []
+
+
 def test_image_installs_existing_extras_as_unprivileged_user() -> None:
     steps = [line.split()[0] for line in DOCKERFILE.splitlines() if re.match(r"[A-Z]+ ", line)]
     assert steps[0] == "FROM"
