@@ -215,6 +215,18 @@ def test_simulated_arm_and_its_guard_have_separate_launch_graphs(tmp_path: Path)
     )
 
 
+def test_guard_example_of_launch_page_starts_guard_of_a_set_up_arm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (ROOT / "docs/launch.md").read_text(encoding="utf-8")
+    (words,) = re.findall(r"launch/guard\.launch\.py (task:=.*?)`", page)
+    given = dict(word.split(":=") for word in words.split())
+    shutil.copy(ROOT / "docs/examples/rehearsal.yaml", tmp_path / "right.yaml")
+    monkeypatch.chdir(tmp_path)
+    (guard,) = launching._guard_graph({**NOTHING, "name": "arm", **given}).processes
+    assert guard.arguments[2:4] == ("--robot", "/right")
+
+
 def test_only_one_simulated_arm_publishes_clock(tmp_path: Path) -> None:
     new = {**NOTHING, "task": "reach", "runs": str(tmp_path), "settings": "--robot sim --demos 0"}
     before = launching._run_graph(
