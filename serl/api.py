@@ -309,7 +309,7 @@ def train(task: str | Path, runs: str | Path = "runs", **settings: Any) -> Run:
     """Train a task to the end, as `serl train` does; progress is shown here, also in a notebook.
 
     Args:
-        task: name of a task, or path of a .py file.
+        task: name of a task, or path of a .py or .yaml file.
         runs: where runs are kept.
         **settings: settings of the run: mappings (`agent={"utd": 8}`), or dotted names
             (`**{"agent.utd": 8}`).

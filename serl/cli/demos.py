@@ -27,7 +27,9 @@ def import_file_options(parser: argparse.ArgumentParser) -> None:
         help=".pkl file of SERL or HIL-SERL, .hdf5 or .h5 file of robomimic, or folder of a "
         "LeRobotDataset or a Minari data set",
     )
-    parser.add_argument("--task", required=True, help="name of a task, or path of a .py file")
+    parser.add_argument(
+        "--task", required=True, help="name of a task, or path of a .py or .yaml file with one"
+    )
     parser.add_argument(
         "--map", type=Path, metavar="FILE", help="YAML file: names in the data to names in the task"
     )

@@ -42,8 +42,8 @@ def show_options(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         metavar="NAME",
         help=f"settings: those of a training; {', '.join(_PLURALS)}: the plug-ins of this kind; a "
-        "task: its settings in a training; another plug-in, or the path of its .py file: describe "
-        "it and show its own settings",
+        "task: its settings in a training; another plug-in, or the path of its .py or .yaml file: "
+        "describe it and show its own settings",
     )
     parser.add_argument(
         "word",

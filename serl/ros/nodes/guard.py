@@ -398,7 +398,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m serl.ros.nodes.guard", description=__doc__)
     parser.add_argument("--run", type=Path, required=True, help="folder of the run")
     parser.add_argument("--robot", default="", help="the arm's namespace, within the run")
-    parser.add_argument("--arm", default="sim", help="profile: a known name, or a .py file")
+    parser.add_argument(
+        "--arm", default="sim", help="profile: a known name, or a .py or .yaml file"
+    )
     parser.add_argument("--config", type=Path, required=True, help="YAML of a GuardConfig")
     parser.add_argument("--latch", type=Path, required=True, help="file of the arm's latch")
     parser.add_argument("--fifo", type=int, help="real-time priority, 1 to 99")
