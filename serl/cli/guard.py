@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from serl.arm_profile import latch_path, load_robot
+from serl.arm_profile import is_real, latch_path, load_robot
 from serl.cli.arguments import integer
 from serl.cli.terminal import print_cut_boxes
 from serl.runs.config import resolve
@@ -48,8 +48,8 @@ def guard(options: argparse.Namespace) -> int:
 
     profile = load_robot(options.robot)
     place = place_of(profile, options.namespace)
-    if options.task is None:
-        config = workspace_guard(profile)
+    if options.task is None or (is_real(options.robot) and profile.workspace is None):
+        config = workspace_guard(profile)  # refuses an arm without one, which has no other box here
     else:
         settings = resolve({"task": options.task})
         _, config = guarded_arm(settings, options.robot)

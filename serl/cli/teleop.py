@@ -116,8 +116,9 @@ def _started(run: RunFolder) -> list[str]:
 
 
 def add_device(parser: argparse.ArgumentParser, default: str | None = None) -> None:
-    """Add the option for the kind of device."""
-    kinds = f"input device of a person: {', '.join(plugins.names('device'))}"
+    """Add the option for the kind of device; without a default also see `refuse_terminal`."""
+    names = [name for name in plugins.names("device") if default or name != "terminal"]
+    kinds = f"input device of a person: {', '.join(names)}"
     parser.add_argument(
         "--device",
         default=default,

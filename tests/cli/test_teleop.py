@@ -26,6 +26,17 @@ from serl.testing import FakeRobot
 from .conftest import Serl, make_run, refused
 
 
+def test_help_lists_the_terminal_only_where_it_can_be_used(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for command in ("teleop", "record", "reward collect", "setup"):
+        with pytest.raises(SystemExit):
+            cli.main([*command.split(), "--help"])
+        devices = " ".join(capsys.readouterr().out.split()).partition(" input device of ")[2][:60]
+        assert devices.startswith("a person: gamepad, keyboard, spacemouse, "), devices
+        assert ("terminal" in devices) == (command == "teleop"), command
+
+
 def test_taken_console_port_is_reported_with_actual_port_for_tunnel(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -82,6 +82,15 @@ def test_guard_command_prints_box_that_the_workspace_cuts(
     assert "m: the box of reach, cut by the taught workspace of sim\n" in printed
 
 
+def test_guard_command_proposes_no_setting_for_an_arm_without_workspace(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert cli.main(["guard", "franka", "--task", "reach"]) == cli.BAD_INPUT
+    refusal = capsys.readouterr().err
+    assert refusal.startswith("serl: arm franka: has no workspace: teach it with `serl setup`")
+    assert "--task_config" not in refusal, "the command takes no settings"
+
+
 def test_guard_client_waits_for_stop_to_end_but_not_for_later_refusals(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

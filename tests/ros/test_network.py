@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ import pytest
 import yaml
 
 from serl.log.episode_log import EpisodeLog
+from serl.ros.environment import _MOST_PARTICIPANTS
 from serl.ros.testing.processes import eventually
 from serl.runs.config import TrainConfig
 from serl.runs.folder import RunFolder, RunInfo
@@ -89,6 +91,22 @@ def test_node_falls_back_to_loopback_when_shared_memory_is_small(tmp_path: Path)
     assert all("udp 127.0.0.1 port" in line for line in sockets)
     (warning,) = set(lines) - set(sockets)
     assert warning.endswith("MB free, a run needs 16: processes talk over 127.0.0.1 instead")
+
+
+def test_page_names_the_ports_of_a_run_on_several_hosts(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / "docs/network.md").read_text(encoding="utf-8")
+    found = re.search(r"of (\d+) processes .* domain 1, the default, UDP (\d+) to (\d+)", text)
+    assert found
+    processes, first, last = map(int, found.groups())
+    assert (processes, last - first + 1) == (_MOST_PARTICIPANTS, 2 * _MOST_PARTICIPANTS)
+    with make_host(tmp_path / "run", tmp_path / "key") as host:
+        code, lines = doctor(tmp_path, str(host.folder))
+    assert code == 0
+    ports = sorted(int(line.rpartition("127.0.0.1 port ")[2]) for line in lines)
+    number = (next(port for port in ports if first <= port <= last) - first) // 2
+    own = {first + 2 * number, first + 2 * number + 1, 7000 + number}
+    assert own < {*ports}
+    assert len(ports) == 4, "and one that the system chooses"
 
 
 def weights(run: Run, actor: str) -> bytes:
