@@ -6,6 +6,7 @@ is read, as the package `launch` on PyPI is unrelated.
 
 from __future__ import annotations
 
+import argparse
 import os
 import shlex
 import sys
@@ -17,6 +18,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from serl.arm_profile import load_robot
+from serl.cli.arguments import number
 from serl.cli.training import demonstrate
 from serl.cli.up import run_of
 from serl.console.access import forget_address
@@ -42,7 +44,7 @@ from serl.runs.config import parse_overrides
 from serl.runs.folder import RunFolder
 from serl.runs.graph_file import GraphConfig, checked_robot
 from serl.runs.settings import run_settings
-from serl.system.files import home_path
+from serl.system.files import expand_home, home_path
 from serl.system.settings_file import checked, read_yaml
 from serl.system.supervisor import BAD_INPUT, ProcessSpec
 
@@ -139,6 +141,10 @@ def _actor_graph(arguments: Arguments) -> _Graph:
 
 def _simulation_graph(arguments: Arguments) -> _Graph:
     steps = ("--lockstep",) if _is_true(arguments, "lockstep") else ()
+    try:
+        number(0.01, 100)(arguments["rtf"])
+    except (argparse.ArgumentTypeError, ValueError) as error:
+        raise BadInput(f"rtf: {error}") from None
     name = checked_robot(arguments["name"], "robot")
     run = _run_of(arguments)
     spec = sim_process(run, name, "--rtf", arguments["rtf"], *steps)
@@ -146,12 +152,15 @@ def _simulation_graph(arguments: Arguments) -> _Graph:
 
 
 def _guard_graph(arguments: Arguments) -> _Graph:
-    load_robot(arguments["profile"])
+    profile, place = expand_home(arguments["profile"]), arguments["arm_namespace"]
+    load_robot(profile)
+    if not place.startswith("/"):
+        raise BadInput(f"arm_namespace: {place!r}: expected one from the root, such as /right")
     run, name = _run_of(arguments), checked_robot(arguments["name"], "robot")
-    if arguments["profile"] == "sim":
+    if profile == "sim":
         return _prepare_graph(run, arm_processes(run, name)[1:], frozenset())
-    arm = RealArm(arguments["profile"], arguments["arm_namespace"])
-    return _prepare_graph(run, guard_processes(run, name, arm), frozenset())
+    specs = guard_processes(run, name, RealArm(profile, place))
+    return _prepare_graph(run, specs, frozenset())
 
 
 def _file_graph(arguments: Arguments) -> _Graph:
