@@ -158,7 +158,7 @@ def demonstrate(run: RunFolder, display: Display) -> None:
         return
     by_hand = config.demonstrator == "human"
     whose = "a simulated person" if by_hand else "the scripted expert"
-    display.print_line(f"recording {config.demos} demonstrations of {whose}")
+    display.print_line(f"recording {counted(config.demos, 'demonstration')} of {whose}")
     is_self_rewarded = config.reward.success_kind in (
         "human",
         "vice",

@@ -52,6 +52,14 @@ def test_demonstrations_are_recorded_once(tmp_path: Path, display: Display) -> N
     assert episode_paths(run.demonstrations) == before
 
 
+def test_single_demonstration_is_announced_in_the_singular(
+    tmp_path: Path, display: Display
+) -> None:
+    train.demonstrate(make_run(tmp_path, demos=1), display)
+    assert isinstance(display.console.file, io.StringIO)
+    assert "recording 1 demonstration of the" in display.console.file.getvalue()
+
+
 def test_interrupted_demonstrations_are_recorded_from_start(
     tmp_path: Path, display: Display, monkeypatch: pytest.MonkeyPatch
 ) -> None:
