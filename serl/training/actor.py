@@ -273,6 +273,7 @@ class Actor:
         result = self._hold_still(move)
         if not result.success:
             self._abort_move(result)
+        self._scene_reset.confirm()  # a first attempt follows, with the gains of resets
         self._reset()
 
     def _abort_move(self, result: Result) -> None:

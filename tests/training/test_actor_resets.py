@@ -280,3 +280,25 @@ def test_reset_is_planned_from_where_an_operator_left_the_robot() -> None:
     assert stage.actor.bring_to_start()
     assert planned[-1] < 0.0
     assert len(stage.ends) == 1, "no attempt begins from where the robot is no more"
+
+
+def test_reset_after_joint_move_begins_with_a_first_attempt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Let the reset set its own gains again: `ArmReset` does so in a first attempt only."""
+    stage, calls = ActorBench(place=False), list[str]()
+
+    class Noting(SceneReset):
+        def __call__(self, reading: Observation) -> Policy | None:
+            calls.append("reset")
+            return None
+
+        def confirm(self) -> None:
+            calls.append("confirmed")
+
+    monkeypatch.setattr(stage.robot, "home", lambda: calls.append("move"), raising=False)
+    monkeypatch.setattr(stage.robot, "is_home", True, raising=False)
+    stage.actor.config = stage.actor.config.model_copy(update={"home_every": 1})
+    stage.actor._scene_reset = Noting(stage.task)
+    stage.run(2)
+    assert calls == ["reset", "reset", "move", "confirmed", "reset"]
