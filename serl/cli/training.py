@@ -69,7 +69,7 @@ def train_run(
     parts = run.parts()
     for part in parts.values():
         demonstrate(part, display)
-    if not all(map(is_trained, parts.values())):
+    if not all(part.is_trained() for part in parts.values()):
         learn(run, display, supervise)
     good = all([_conclude(stage, part, display, supervise) for stage, part in parts.items()])
     if run.config.stages:
@@ -89,11 +89,6 @@ def offering_resume(run: RunFolder) -> Iterator[None]:
     except (SerlError, KeyboardInterrupt):
         print(f"to continue: serl train --resume {quoted(run.path)}", file=sys.stderr)
         raise
-
-
-def is_trained(run: RunFolder) -> bool:
-    """Return whether all steps are trained on, and a checkpoint exists, also for 0 steps."""
-    return trained_steps(run) >= run.config.steps and bool(checkpoint_paths(run.checkpoints))
 
 
 def _conclude(

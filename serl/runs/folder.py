@@ -198,23 +198,29 @@ class RunFolder:
         stages = self.path / STAGES
         return {name: self.open(stages / name, self._data_only) for name in self.config.stages}
 
+    def is_trained(self) -> bool:
+        """Return whether all steps are trained on, and a checkpoint exists, also for 0 steps."""
+        saved = checkpoint.checkpoint_paths(self.checkpoints)
+        return bool(saved) and int(saved[-1].name) >= self.config.steps
+
     def is_finished(self) -> bool:
         """Return whether the final trials of the run, or of each of its stages, are done.
 
         Those of a clone as the baseline belong to them. Trials that ended early are to be repeated
-        on an arm; simulated ones would end so again.
+        on an arm; simulated ones would end so again. Without trials, the training has to be done.
         """
+        return all(part._is_concluded() for part in self.parts().values())
+
+    def _is_concluded(self) -> bool:
+        if not self.config.trials:
+            return self.is_trained()
         repeats = is_real(self.config.robot)
         awaited = {"final", "clone"} if self.config.baseline == "clone" else {"final"}
-        return all(
-            awaited
-            <= {
-                str(row.get("purpose"))
-                for row in read_metrics(part.metrics)
-                if row["kind"] == EvaluationRow.kind and not (repeats and row.get("early_end"))
-            }
-            for part in self.parts().values()
-        )
+        return awaited <= {
+            str(row.get("purpose"))
+            for row in read_metrics(self.metrics)
+            if row["kind"] == EvaluationRow.kind and not (repeats and row.get("early_end"))
+        }
 
     @property
     def name(self) -> str:

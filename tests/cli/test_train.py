@@ -189,9 +189,9 @@ def test_report_is_written_behind_sign_of_work(
 
 def test_run_of_zero_steps_is_trained_once_checkpoint_exists(tmp_path: Path) -> None:
     run = make_run(tmp_path, steps=0, learner={"warm_up": 1})
-    assert not train.is_trained(run)
+    assert not run.is_trained()
     run.save_checkpoint(0, {"actor": {"w": np.ones(1)}}, {})
-    assert train.is_trained(run)
+    assert run.is_trained()
     with pytest.raises(BadInput, match="steps: expected at least 1, or learner"):
         make_run(tmp_path, steps=0)
 

@@ -201,3 +201,12 @@ def test_foreign_run_is_verified_and_replayed_without_executing_its_code(
     with pytest.raises(BadInput, match=r"evil\.py: expected a module with the attribute"):
         RunFolder.open(run.path)
     assert (tmp_path / "executed").exists()
+
+
+def test_run_without_trials_is_finished_once_it_is_trained(tmp_path: Path) -> None:
+    arm = TrainConfig(task="reach", robot="franka", intervention="none", steps=100, trials=0)
+    run = RunFolder.create(tmp_path, arm, NOW)
+    assert not run.is_finished()
+    for step, finished in ((50, False), (100, True)):
+        run.save_checkpoint(step, {"actor": {"w": np.ones(1)}}, {})
+        assert run.is_finished() is finished
