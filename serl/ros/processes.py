@@ -428,6 +428,8 @@ def _supervised(
         with _within(domain_id):
             yield supervisor
     except KeyboardInterrupt:
+        with suppress(KeyboardInterrupt):  # one more: the processes are saving still
+            supervisor.stop()
         if unsaved := supervisor.stop():
             raise SerlError(f"interrupted; not all is saved: {'; '.join(unsaved)}") from None
         raise

@@ -124,17 +124,18 @@ class Supervisor:
     def stop(self, grace_s: float = 4.0) -> list[str]:
         """Terminate all processes in reverse order of starting; kill those left after `grace_s`.
 
-        The signal is not that of Ctrl-C, which children of a background job ignore at first.
+        The signal is not that of Ctrl-C, which children of a background job ignore at first. A
+        process gets it once: a second one would end the process before it has saved its work.
 
         Returns:
-            A line for each process that did not save its work.
+            A line for each process that did not save its work, at this call or an earlier one.
         """
         running = [c for c in reversed(self._children.values()) if c.process.poll() is None]
-        first = {child.process.pid for child in running} - self._terminated
-        self._terminated |= first
         for child in running:
-            child.process.terminate()
-        began_s, unsaved = time.monotonic(), list[str]()
+            if child.process.pid not in self._terminated:
+                self._terminated.add(child.process.pid)
+                child.process.terminate()
+        began_s = time.monotonic()
         for child in running:
             name, limit_s = child.spec.name, SAVING_S if child.spec.saves else grace_s
             try:
@@ -143,14 +144,15 @@ class Supervisor:
                 child.process.kill()
                 child.process.wait()
                 self.events.append(f"{name} did not stop in {limit_s:g} s: killed")
-            code = child.process.returncode
-            # Without a handler of this signal yet, it had nothing to save.
-            was_starting = code == -signal.SIGTERM and child.process.pid in first
-            if child.spec.saves and code and not was_starting:
-                unsaved.append(f"{name} {_state(code)}: {self._last_line(name)}")
         for child in self._children.values():
             child.log.close()
-        return unsaved
+        return [
+            f"{name} {_state(child.process.returncode)}: {self._last_line(name)}"
+            for name, child in reversed(self._children.items())
+            if child.spec.saves and child.process.pid in self._terminated
+            # Without a handler of the signal yet, it had nothing to save.
+            if child.process.returncode not in (0, -signal.SIGTERM)
+        ]
 
     def _start(self, spec: ProcessSpec) -> None:
         if (before := self._children.get(spec.name)) is not None:

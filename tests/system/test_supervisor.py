@@ -20,6 +20,7 @@ from serl.system.supervisor import ProcessSpec, Supervisor, is_orphaned
 
 CHILD = """
 import signal, sys, time
+from pathlib import Path
 mode = sys.argv[1]
 if mode == "refuse":
     print("first line\\nno such thing as a unicorn"); sys.exit(2)
@@ -27,6 +28,14 @@ if mode == "deaf":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 if mode == "plain":  # as a child of a shell's background job, in its first seconds
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+if mode == "saves":
+    def save(*_):
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        print("saving", flush=True)
+        while not Path(__file__).with_name("go").exists():
+            time.sleep(0.01)
+        sys.exit(0)
+    signal.signal(signal.SIGTERM, save)
 if mode == "polite":
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 print("ready", flush=True)
@@ -148,7 +157,30 @@ def test_stop_names_processes_that_did_not_save(
     specs = child("a", "polite"), child("b", "deaf")
     supervisor = bench.start(*(replace(each, saves=True) for each in specs))
     assert supervisor.stop(grace_s=60.0) == ["b was killed by SIGKILL: ready"]
+    assert supervisor.stop() == ["b was killed by SIGKILL: ready"], "also at a later call"
     assert supervisor.events == ["b did not stop in 1 s: killed"]
+
+
+def test_stop_that_is_interrupted_and_repeated_lets_processes_save(
+    bench: SupervisorBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    supervisor = bench.start(replace(child("a", "saves"), saves=True))
+    wait = subprocess.Popen.wait
+
+    def interrupt(process: subprocess.Popen[bytes], timeout: float) -> int:
+        eventually(lambda: "saving" in bench.log("a"))
+        raise KeyboardInterrupt
+
+    def finish(process: subprocess.Popen[bytes], timeout: float) -> int:
+        (bench.folder / "go").touch()
+        return wait(process, timeout)
+
+    monkeypatch.setattr(subprocess.Popen, "wait", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        supervisor.stop()
+    monkeypatch.setattr(subprocess.Popen, "wait", finish)
+    assert supervisor.stop() == []
+    assert supervisor.states() == {"a": "finished"}
 
 
 def test_process_that_is_stopped_while_it_starts_has_nothing_to_save(
