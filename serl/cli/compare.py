@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
+from collections.abc import Container
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
@@ -104,9 +105,10 @@ def compare(options: argparse.Namespace) -> int:
         raise BadInput("--block, --blocks and --jobs: expected --adaptive as well")
     check_destination(options.out)
     if options.adaptive not in (None, Path()):
-        run_blocks(options, plan)
-    with Display().working("reading the runs"):
-        configurations = read_configurations(options.folders)
+        configurations = run_blocks(options, plan)
+    else:
+        with Display().working("reading the runs"):
+            configurations = read_configurations(options.folders)
     differing = differences(configurations)
     check_factor(differing, options.factor, options.claim)
     if options.claim:
@@ -125,8 +127,10 @@ def compare(options: argparse.Namespace) -> int:
     return 0
 
 
-def run_blocks(options: argparse.Namespace, plan: Plan) -> None:
+def run_blocks(options: argparse.Namespace, plan: Plan) -> list[Configuration]:
     """Train a sweep's configurations, block by block of seeds, until the test needs no more.
+
+    Runs of further seeds, which an earlier command may have left unfinished, are not read.
 
     Raises:
         BadInput: the sweep has no such configuration, or not enough seeds.
@@ -144,24 +148,28 @@ def run_blocks(options: argparse.Namespace, plan: Plan) -> None:
     if missing := [folder for folder in folders if folder not in {r.path.parent for r in runs}]:
         raise BadInput(f"{missing[0]}: is no configuration of {options.adaptive}")
     for end in range(plan.block, len(seeds) + 1, plan.block):
-        if train_all([run for run in runs if run.seed in seeds[:end]], options.jobs):
+        block = [run for run in runs if run.seed in seeds[:end]]
+        if train_all(block, options.jobs):
             raise SerlError("the comparison needs all of its runs")
-        configurations = read_configurations(folders)
+        configurations = read_configurations(folders, {run.path for run in block})
         found = sequential_test(METRICS[options.metric], configurations, plan)
         print(found.text([each.name for each in configurations]), flush=True)
         if found.is_over:
-            return
+            break
+    return configurations
 
 
-def read_configurations(folders: list[Path]) -> list[Configuration]:
-    """Read the runs of each folder, and number configurations of equal names.
+def read_configurations(
+    folders: list[Path], runs: Container[Path] | None = None
+) -> list[Configuration]:
+    """Read the runs of each folder, or some of them; number configurations of equal names.
 
     Raises:
         BadInput: there are too few or too many folders, or one cannot be read.
     """
     if not 2 <= len(folders) <= len(COLOURS):
         raise BadInput(f"expected 2 to {len(COLOURS)} folders to compare, got {len(folders)}")
-    found = [read_configuration(folder) for folder in folders]
+    found = [read_configuration(folder, runs) for folder in folders]
     counts, seen = Counter(each.name for each in found), Counter[str]()
     for number, each in enumerate(found):
         if counts[each.name] > 1:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -88,8 +88,12 @@ class Configuration:
         return [outcome for outcomes in self.tasks.values() for outcome in outcomes]
 
 
-def read_configuration(folder: Path) -> Configuration:
+def read_configuration(folder: Path, runs: Container[Path] | None = None) -> Configuration:
     """Read all runs in a folder, or the folder of one run.
+
+    Args:
+        folder: folder of a configuration, or of a run.
+        runs: folders of the runs to read; None for all.
 
     Raises:
         BadInput: there is no run, one is damaged or not finished, or two have one task and seed.
@@ -98,7 +102,7 @@ def read_configuration(folder: Path) -> Configuration:
         raise BadInput(f"{folder}: expected a folder of finished runs, found no folder")
     tasks: dict[str, dict[int, Outcome]] = {}
     for path in sorted(run_folders(folder)):
-        for outcome in read_outcomes(path):
+        for outcome in read_outcomes(path) if runs is None or path in runs else ():
             seeds = tasks.setdefault(outcome.task, {})
             if (other := seeds.setdefault(outcome.seed, outcome)) is not outcome:
                 raise BadInput(

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from serl.cli import compare as compare_command
 from serl.cli import sweep as command
 from serl.cli.main import main
 from serl.runs.folder import RunFolder
+from serl.runs.sweep import read_sweep, sweep_runs
 from serl.system.jobs import Job
 
 TRAINING = """
@@ -192,3 +194,18 @@ def test_adaptive_compare_adds_seeds_until_difference_is_significant(
     assert (code, text) == (2, f"serl: {out}/steps-40: is no configuration of {file}\n")
     code, text = compare("steps-20", *plan)
     assert (code, text) == (2, f"serl: {file}: 9 seeds, expected 12: 4 blocks of 3\n")
+
+
+def test_interrupted_adaptive_compare_continues(
+    tmp_path: Path, sweep: Callable[..., tuple[int, str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An interruption leaves a run of a later block unfinished."""
+    seeds = tuple(range(100, 106))
+    sweep([10, 20], "--slurm", seeds=seeds)  # only writes the file
+    file, out = tmp_path / "grid.yaml", tmp_path / "out"
+    late = next(run for run in sweep_runs(read_sweep(file), out) if run.seed > 102)
+    late.open(datetime.now())
+    folders = [str(out / name) for name in ("steps-10", "steps-20")]
+    words = ["--factor", "steps", "--jobs", "2", "--block", "3", "--blocks", "2"]
+    assert main(["compare", *folders, *words, "--adaptive", str(file)]) == 0
+    assert "after 6 of at most 6 seeds: steps-20 differs" in capsys.readouterr().out
