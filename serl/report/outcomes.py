@@ -170,12 +170,12 @@ def _human_s(rows: Sequence[MetricsRow]) -> float:
 
 
 def _settings(path: Path) -> dict[str, Any]:
-    """Return the values of a run's configuration file by dotted name, without task and seed."""
+    """Return the values of a run's configuration file by dotted name, without the seed."""
     file = read_yaml(path / CONFIG)
     versions = file.get("versions", {})
     code = {"versions.commit": versions.get("commit") or versions.get("serl")}
     named = {name: value for name, value in leaves(file["config"]) if value != {}}
-    return {k: v for k, v in (named | code).items() if k not in ("task", "seed")}
+    return {k: v for k, v in (named | code).items() if k != "seed"}
 
 
 def differences(configurations: Sequence[Configuration]) -> dict[str, tuple[list[str], ...]]:

@@ -182,6 +182,14 @@ def test_different_code_version_counts_as_difference(tmp_path: Path) -> None:
     assert found == {"versions.commit": (["'aaaaaaa'"], ["'bbbbbbb'"])}
 
 
+def test_another_file_of_a_task_counts_as_difference(tmp_path: Path) -> None:
+    files = [tmp_path / name / "push.py" for name in ("old", "new")]
+    for file in files:
+        make_run(file.parent, 0, task=str(file))
+    found = differences([read_configuration(file.parent) for file in files])
+    assert list(found) == ["task"]
+
+
 def test_each_task_is_compared_with_itself_only(tmp_path: Path) -> None:
     for name, weight in (("a", 0.1), ("b", 0.2)):
         for task, demos in (("reach", 5), ("drawer", 9)):
