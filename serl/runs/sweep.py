@@ -177,7 +177,8 @@ def configuration_name(factors: Mapping[str, Any]) -> str:
 
 
 def _plain(value: Any) -> str:
-    return re.sub(r"[^A-Za-z0-9_.-]+", "-", str(value)).strip("-") or "none"
+    text = re.sub(r"[^A-Za-z0-9_.-]+", "-", str(value))
+    return text if isinstance(value, int | float) else text.strip("-") or "none"  # -1 is not 1
 
 
 def run_name(task: str, seed: int) -> str:

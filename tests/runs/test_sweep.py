@@ -46,6 +46,7 @@ def test_sweep_combines_factors_tasks_and_seeds_into_folders(tmp_path: Path) -> 
         ({"human.share": 0.1, "other.share": 1}, "human.share-0.1_other.share-1"),
         ({"agent.hidden": [64, 64], "robot": None}, "hidden-64-64_robot-None"),
         ({"task_config.x": "../../etc"}, "x-..-..-etc"),
+        ({"agent.entropy_per_dimension": -0.5}, "entropy_per_dimension--0.5"),
     ],
 )
 def test_configuration_is_named_by_its_factors(factors: dict[str, Any], name: str) -> None:
