@@ -101,9 +101,9 @@ def slurm_script(file: Path, folder: Path, runs: int, jobs: int) -> str:
     """Return a batch script of Slurm with one task per run; submitted again, it continues them."""
     words = (sys.executable, "-m", "serl.cli.main", "sweep", str(file), "--out", str(folder))
     return f"""#!/bin/bash
-#SBATCH --job-name=serl-{file.stem}
+#SBATCH --job-name={shlex.quote(f"serl-{file.stem}")}
 #SBATCH --array=0-{runs - 1}%{jobs}
-#SBATCH --output={folder}/slurm-%a.txt
+#SBATCH --output={shlex.quote(f"{folder}/slurm-%a.txt")}
 #SBATCH --open-mode=append
 #SBATCH --cpus-per-task=2
 #SBATCH --signal=B:TERM@90

@@ -138,6 +138,15 @@ def test_slurm_script_runs_one_run_per_array_task(
     assert (code, text) == (2, "serl: --only: expected 0 to 3, got 4\n")
 
 
+def test_slurm_script_quotes_paths(tmp_path: Path) -> None:
+    folder = tmp_path / "my sweep #1"
+    script = command.slurm_script(folder / "a grid.yaml", folder, 2, 1)
+    options = [shlex.split(line) for line in script.splitlines() if line.startswith("#SBATCH")]
+    assert all(len(words) == 2 for words in options)  # Slurm takes quotes as a shell does
+    assert ["#SBATCH", "--job-name=serl-a grid"] in options
+    assert ["#SBATCH", f"--output={folder}/slurm-%a.txt"] in options
+
+
 def test_slurm_task_forwards_termination_to_training(
     tmp_path: Path, sweep: Callable[..., tuple[int, str]]
 ) -> None:
