@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -24,6 +25,7 @@ from serl.loop import EpisodeKey, RecordCallback, run
 from serl.report.display import Display
 from serl.robot import SimulatedRobot
 from serl.runs.assembly import frame_encoder, make_acting_agent, make_agent, make_replay
+from serl.runs.baseline import LENGTHS as CLONE_LENGTHS
 from serl.runs.config import TrainConfig, parse_overrides
 from serl.runs.demonstrations import record_expert
 from serl.runs.settings import run_settings
@@ -134,7 +136,7 @@ def make_plan(config: TrainConfig, rates: Rates, conditions: Conditions) -> Plan
     on_arm = min(control_hz, rates.updates_per_s)
     episodes = steps / conditions.max_steps  # at least
     reset_s, real = conditions.reset_s, is_real(config.robot)
-    trials = config.trials + _selection_trials(config, real)
+    trials = _trials(config, real)
     trial_s = on_arm_s = trials * conditions.max_steps / rates.env_steps_per_s
     if real:
         on_arm_s = trials * (conditions.max_steps / conditions.rate_hz + reset_s)
@@ -158,12 +160,20 @@ def make_plan(config: TrainConfig, rates: Rates, conditions: Conditions) -> Plan
     return Plan(parts, simulated, arm)
 
 
-def _selection_trials(config: TrainConfig, real: bool) -> int:
-    """Return the largest number of trials that select the checkpoint."""
+def _trials(config: TrainConfig, real: bool) -> int:
+    """Return the largest number of trials: selection and final ones, in simulation of a clone, too.
+
+    In simulation, the final trials are repeated with the last checkpoint if another one is chosen.
+    """
     if real:
-        return config.arm_selection_trials * config.selection_checkpoints
-    compared = config.selection_checkpoints + (config.learner.warm_up > 0)
-    return config.selection_trials * compared
+        return config.trials + config.arm_selection_trials * config.selection_checkpoints
+    saved = math.ceil(config.steps / config.learner.checkpoint_every)
+    before = config.learner.warm_up > 0 or config.init_from.run is not None  # any practice
+    compared = min(saved, config.selection_checkpoints) + before
+    trials = compared * config.selection_trials + config.trials * min(compared, 2)
+    if config.baseline == "clone":
+        trials += len(CLONE_LENGTHS) * config.selection_trials + config.trials
+    return trials
 
 
 def _simulated_rate(actors: int, rates: Rates, conditions: Conditions) -> tuple[float, str]:

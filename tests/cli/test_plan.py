@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import count
+from typing import Any
 
 import pytest
 
@@ -65,11 +66,24 @@ def test_plan_of_real_arm_has_its_trials_on_the_arm() -> None:
     assert part(alone, "selection and trials")[1] == pytest.approx(20 * trial_s)
     compared = plan_of(robot="ur5e", trials=20, arm_selection_trials=10, selection_checkpoints=5)
     assert part(compared, "selection and trials")[1] == pytest.approx((20 + 5 * 10) * trial_s)
-    in_simulation = (20 + 5 * 30) * 50 / 1000
-    simulated = plan_of(
-        trials=20, selection_trials=30, selection_checkpoints=5, learner={"warm_up": 0}
-    )
-    assert part(simulated, "selection and trials") == pytest.approx((in_simulation, in_simulation))
+
+
+@pytest.mark.parametrize(
+    ("settings", "trials"),
+    [
+        ({}, 5 * 30 + 2 * 20),  # the last checkpoint is tried, too, if another one is chosen
+        ({"learner": {"warm_up": 9}}, (5 + 1) * 30 + 2 * 20),
+        ({"steps": 2500}, 3 * 30 + 2 * 20),  # a checkpoint each 1,000 steps, and at the end
+        ({"steps": 800}, 30 + 20),
+        ({"steps": 0, "learner": {"warm_up": 9}}, 30 + 20),
+        ({"baseline": "clone"}, 5 * 30 + 2 * 20 + 3 * 30 + 20),
+    ],
+)
+def test_plan_counts_trials_of_all_compared_policies(settings: dict[str, Any], trials: int) -> None:
+    given = {"steps": 20_000, "trials": 20, "selection_trials": 30, "learner": {"warm_up": 0}}
+    (found,) = (p for p in plan_of(**given | settings).parts if p.name == "selection and trials")
+    assert found.amount == f"{trials} episodes"
+    assert found.simulation_s == found.arm_s == pytest.approx(trials * 50 / 1000)
 
 
 def test_more_actors_shorten_plan_until_learner_limits() -> None:
