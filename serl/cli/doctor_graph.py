@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from serl.arm_pair import read_pair
 from serl.arm_profile import SIM
 from serl.errors import BadInput
 from serl.report.display import Display
@@ -156,16 +157,20 @@ def expected_nodes(run: RunFolder, root: str) -> list[str]:
 
     announced = sorted(path.name for path in run.path.glob("link/*") if path.is_dir())
     deployed = not (run.path / "index.sqlite").exists() and (run.path / "trials.jsonl").exists()
-    names = [] if deployed else [f"{root}/learner"]
+    stages = [f"{root}/{ros_name(stage)}" for stage in run.config.stages or ()]
+    learned = [] if deployed else stages or [root]
+    names = [f"{each}/learner" for each in learned]
     for actor in announced or actor_names(run):
         name = ros_name(actor)
         names.append(f"{root}/{name}")
-        if not deployed:
-            names.append(f"{root}/link_{name}")
+        names += [f"{each}/link_{name}" for each in learned]
         if run.config.robot == SIM:
             names += [f"{root}/guard_{name}", f"{root}/{actor}/arm"]
         elif run.config.robot and run.config.actors == 1:
-            names.append(f"{root}/{guard_name(run.config.namespace)}")
+            pair = read_pair(run.config.robot)
+            own = [run.config.namespace]
+            arms = [pair.left.namespace, pair.right.namespace] if pair else own
+            names += [f"{root}/{guard_name(arm)}" for arm in arms]
     return names
 
 

@@ -76,6 +76,7 @@ _STEADY = Clock(clock_type=ClockType.STEADY_TIME)
 """Clock of timers: in ROS time they pause for an hour when the host's clock is set back by one."""
 _TAKEN_AWAY = (AttributeError, rclpy_implementation.InvalidHandle)
 _MOST_AT_ONCE = 64
+_STAGES = "stages"  # `serl.runs.folder.STAGES`, whose module takes long to import
 
 
 class RosNode:
@@ -422,14 +423,16 @@ def own_arguments(arguments: Sequence[str] | None) -> list[str]:
 
 
 def namespace(run_folder: Path, robot: str = "") -> str:
-    """Return the ROS namespace of a run: its folder's name, made valid.
+    """Return the ROS namespace of a run: its folder's name, made valid; a stage is below its run.
 
     A process that was started with `--ros-args -r __ns:=/cell` has the run in `/cell`. If its node
     is in the namespace of a robot, `__ns:=/cell/left` gives `/cell` as well.
     """
     given = _namespace_argument(sys.argv)
     run = given.removesuffix(f"/{robot}") if robot else given
-    return run or f"/{ros_name(run_folder.resolve().name)}"
+    path = run_folder.resolve()
+    parts = (path.parent.parent, path) if path.parent.name == _STAGES else (path,)
+    return run or "".join(f"/{ros_name(part.name)}" for part in parts)
 
 
 def _namespace_argument(arguments: Sequence[str]) -> str:

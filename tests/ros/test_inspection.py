@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import math
+from datetime import datetime
+from pathlib import Path
 
 import pytest
 
+from serl.cli.doctor_graph import expected_nodes
 from serl.ros.inspection import Endpoint, GraphInfo, TopicInfo, mismatch, problems
+from serl.runs.config import TrainConfig, resolve
+from serl.runs.folder import RunFolder
 
 POSE = "geometry_msgs/msg/PoseStamped"
 GUARD, ARM = Endpoint("/run/guard_left", POSE), Endpoint("/run/left/arm", POSE)
@@ -74,3 +79,19 @@ def test_mismatch_problem_names_publisher_and_subscriber() -> None:
     (line,) = problems(make_graph(topic))
     expected = "/pose: /run/left/arm receives nothing from /run/guard_left: the publisher"
     assert line.startswith(expected)
+
+
+def test_expected_nodes_are_those_of_all_stages_and_of_both_arms(tmp_path: Path) -> None:
+    config = resolve(
+        {"task": "reach", "stages": {"near": {"then": "far"}, "far": {"then": "near"}}}
+    )
+    staged = RunFolder.create(tmp_path, config, datetime.now())
+    learners, links = (
+        [f"/run/{stage}/{node}" for stage in ("near", "far")] for node in ("learner", "link_actor0")
+    )
+    assert expected_nodes(staged, "/run") == [*learners, "/run/actor0", *links]
+    file = Path(__file__).parents[2] / "docs/examples/pair.yaml"
+    arms = TrainConfig(task="handover", robot=str(file), intervention="none", demos=0)
+    guards = ["/run/guard_sim_left", "/run/guard_sim_right"]
+    pair = RunFolder.create(tmp_path, arms, datetime.now())
+    assert expected_nodes(pair, "/run")[-2:] == guards

@@ -24,6 +24,7 @@ from serl.ros.ports import read_ports
 from serl.ros.telemetry import Stats, StatsMonitor
 from serl.ros.testing.processes import eventually
 from serl.ros.topics import ACTORS, Topic, from_cdr, to_cdr
+from serl.runs.folder import STAGES
 
 from .conftest import LIMIT_S, Run
 from .support.starved import Waiting
@@ -47,6 +48,11 @@ def test_ros_name_turns_any_text_into_valid_name(text: str, name: str) -> None:
 
 def test_namespace_is_name_of_resolved_folder(tmp_path: Path) -> None:
     assert namespace(tmp_path / "run_1" / "..") == namespace(tmp_path)
+
+
+def test_namespace_of_stage_is_below_that_of_its_run(tmp_path: Path) -> None:
+    run = tmp_path / "2026-11-28_00-00-00"
+    assert namespace(run / STAGES / "near") == "/run_2026_11_28_00_00_00/near"
 
 
 @pytest.fixture
