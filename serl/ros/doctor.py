@@ -59,7 +59,7 @@ def findings() -> Iterator[Finding]:
     yield _domain()
     yield _shared_memory()
     yield _disk(Path.cwd())
-    yield Finding(True, "processors", f"{os.cpu_count()}")
+    yield Finding(True, "processors", f"{len(os.sched_getaffinity(0))}")
 
 
 def network_findings(run_folder: Path | None) -> Iterator[Finding]:
@@ -143,4 +143,5 @@ def _shared_memory() -> Finding:
 
 def _disk(folder: Path) -> Finding:
     free = shutil.disk_usage(folder).free
-    return Finding(free > _FREE_BYTES, "disk", f"{size_text(free)} free in {folder}")
+    needed = "" if free > _FREE_BYTES else f"; expected {size_text(_FREE_BYTES)} or more"
+    return Finding(not needed, "disk", f"{size_text(free)} free in {folder}{needed}")

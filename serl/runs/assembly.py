@@ -48,10 +48,11 @@ _SIMULATED_CAMERAS = CameraMonitorConfig(frozen_readings=0, stamped=False)
 def make_agent(config: TrainConfig, spec: Spec, seed: int) -> Agent:
     """Return a fresh agent for the learner; equal seeds give equal parameters.
 
-    On a CPU, `agent.threads` defaults to the number of processors minus one for each actor:
-    threads that wait for each other on a busy processor cost far more than they bring.
+    On a CPU, `agent.threads` defaults to the number of processors that this process may use, minus
+    one for each actor: threads that wait for each other on a busy processor cost far more than they
+    bring.
     """
-    threads = config.agent.threads or max(1, (os.cpu_count() or 1) - config.actors)
+    threads = config.agent.threads or max(1, len(os.sched_getaffinity(0)) - config.actors)
     own: dict[str, Any] = {"threads": threads}
     bounds = getattr(config.agent, "return_bounds", None)
     if bounds is not None:

@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 import pytest
 
 from serl.errors import BadInput, CorruptData
-from serl.ros import environment
+from serl.ros import doctor, environment
 from serl.ros.doctor import findings
 from serl.ros.environment import (
     choose_transport,
@@ -290,3 +290,14 @@ def test_doctor_reports_domain_use_for_runs(
             domain_finding()
             == "87, from ROS_DOMAIN_ID: used by other processes; runs share it by namespace"
         )
+
+
+def test_doctor_names_needed_disk_space_and_usable_processors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(doctor, "_FREE_BYTES", 1 << 60)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {3, 5})
+    found = {each.subject: each for each in findings()}
+    assert not found["disk"].sound
+    assert found["disk"].text.endswith("; expected 1152921504.61 GB or more")
+    assert found["processors"].text == "2"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from serl.guard.camera_monitor import CameraMonitor
 from serl.log.metrics import EpisodeRow
 from serl.loop import EpisodeKey, Observer, RecordCallback
 from serl.reward import RewardConfig
+from serl.runs import assembly
 from serl.runs.assembly import (
     ActorHistory,
     DrivenArm,
@@ -440,3 +442,15 @@ def test_replay_capacity_respects_image_and_memory_limits(tmp_path: Path) -> Non
     assert replay(capacity=50, image_bytes=20 * frame).capacity == 20
     assert not list(tmp_path.iterdir())
     assert replay(capacity=50, memory_bytes=49 * frame).capacity == 50
+
+
+def test_learner_uses_processors_that_its_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job of a cluster may use some of its host's processors."""
+    threads: list[int] = []
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {8, 9, 10, 11})
+    monkeypatch.setattr(
+        assembly, "_agent", lambda spec, config, seed: threads.append(config.threads)
+    )
+    free = CONFIG.model_copy(update={"agent": CONFIG.agent.model_copy(update={"threads": None})})
+    make_agent(free, make_spec(make_task(free)), 0)
+    assert threads == [3]
