@@ -164,7 +164,8 @@ def _rate(row: MetricsRow) -> float:
 def _trained(run: RunData) -> tuple[int, float]:
     """Return the online steps, and the seconds until the last episode or update."""
     rows = run.episodes + run.updates
-    steps = max((row["steps"] for row in rows), default=0)
+    counted = rows + run.selections + run.finals  # no row need have come with the last step
+    steps = max((row["steps"] for row in counted), default=0)
     return int(steps), max((row["time_s"] for row in rows), default=0.0)
 
 

@@ -405,3 +405,11 @@ def test_evaluation_is_placed_at_training_time_of_checkpoint(tmp_path: Path) -> 
     (tmp_path / "config.yaml").write_text(CONFIG)
     assert evaluations(read_run(tmp_path)).x.tolist() == [100.0, 200.0]
     assert evaluations(read_run(tmp_path), by_time=True).x.tolist() == [1.0, 1.5]
+
+
+def test_report_has_all_steps_of_run_that_ends_between_reports_of_learner(tmp_path: Path) -> None:
+    with MetricsWriter(tmp_path) as writer:
+        writer.write(100, UpdateRow(100, 12.3, 3.9))
+        writer.write(150, EvaluationRow(150, 5, 5, 1.0, "final"))
+    text = write_report(tmp_path).read_text()
+    assert "<span>environment steps</span><strong>150</strong>" in text
