@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import errno
 import importlib
+import io
 import logging
 import os
 import signal
@@ -171,6 +172,7 @@ COMMANDS = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; errors that the user can fix are printed as one line on standard error."""
+    _make_printable()
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     words = list(sys.argv[1:] if arguments is None else arguments)
     if "_ARGCOMPLETE" in os.environ:
@@ -210,6 +212,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def _make_printable() -> None:
+    """Let a closed standard output take any text, and one without UTF-8 most of it."""
+    if sys.stdout is None:  # as with `>&-`
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+    elif isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:

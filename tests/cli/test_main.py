@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import shutil
@@ -344,3 +345,17 @@ def test_error_has_no_control_characters_and_no_emoji(capsys: pytest.CaptureFixt
     cli.print_error("gymnasium:car:Race-v0 is new")
     lines = capsys.readouterr().err.splitlines()
     assert lines == ["serl: run \\x1b]0;title\\x07 is new", "serl: gymnasium:car:Race-v0 is new"]
+
+
+def test_closed_output_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    assert cli.main(["list", "tasks"]) == cli.DONE
+
+
+def test_output_without_utf8_replaces_characters(monkeypatch: pytest.MonkeyPatch) -> None:
+    output = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(output, "latin-1"))
+    assert cli.main(["list", "tasks"]) == cli.DONE
+    sys.stdout.write("10% → 5%")
+    sys.stdout.flush()
+    assert output.getvalue().endswith(b"10% ? 5%")
