@@ -276,7 +276,7 @@ class TrainConfig(FrozenModel):
         if self.baseline == "clone" and (is_real(self.robot) or self.stages):
             raise ValueError("baseline clone: is tried in a simulation only, and without stages")
         if self.baseline == "clone" and not (self.demos or self.demo_paths):
-            raise ValueError("baseline clone: expected demonstrations")
+            raise ValueError("baseline clone: expected demonstrations, by demos or demo_paths")
         if self.trials == 0 and not is_real(self.robot):
             raise ValueError(
                 "trials: expected at least 1; only a training on a real arm may have 0"
