@@ -11,6 +11,7 @@ import logging
 import math
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 
 from serl.geometry import (
@@ -35,6 +36,7 @@ _SWITCH = 0.5  # share of the opening beyond which the gripper is commanded
 _FAR = 1e4  # m: no arm is there
 _SILENCE_S = 0.5  # time without a pose after which the next one is a new reference
 _REST_S = 0.5  # rest after which the next motion is a new takeover
+_PATH_S = 1.0  # longest lag of a leader whose motors follow the robot
 
 MAPPING = MappingConfig(
     axes={name: (name, 1.0) for name in (*_AXES, "gripper")},
@@ -59,6 +61,8 @@ class LeaderArm:
         limits: largest distance (m) and angle (rad) to `robot_pose` at which the leader may take
             over, and from where the robot goes to the leader's pose; None to repeat motion alone.
         in_tool_frame: report motion along the axes of the robot's tool instead of its base.
+        follows: the motors of the leader move it after the robot. Only a motion by a step away from
+            the robot's path of the last second then takes over.
 
     Attributes:
         robot_pose: pose of the robot's tool in its base frame; None while it is not known.
@@ -73,8 +77,10 @@ class LeaderArm:
         now_s: Callable[[], float] = time.monotonic,
         limits: tuple[float, float] | None = None,
         in_tool_frame: bool = False,
+        follows: bool = False,
     ) -> None:
-        self._limits, self._in_tool_frame = limits, in_tool_frame
+        self._limits, self._in_tool_frame, self._follows = limits, in_tool_frame, follows
+        self._path: deque[tuple[float, Pose]] = deque(maxlen=256)  # of the robot, with times
         self.robot_pose: Pose | None = None
         self._active_s = self._refused_s = float("-inf")
         self._gripper: float | None = None
@@ -115,11 +121,11 @@ class LeaderArm:
             now_s = self._now_s()
             self._newest = (position, normalize(quaternion))
             if self._commanded is None or now_s - self._received_s > _SILENCE_S:
-                self._commanded = self._newest
+                self._commanded, self._gripper = self._newest, gripper
             self._received_s = now_s
             sides = [0 if value is None else _side(value) for value in (gripper, self._gripper)]
             if sides[0] and self._gripper is not None and sides[0] != sides[1] and self._may_act():
-                self._active_s = now_s
+                self._note_motion()
             if gripper is None or sides[0] or self._gripper is None:
                 self._gripper = gripper
 
@@ -129,14 +135,14 @@ class LeaderArm:
             if self._newest is None or self._commanded is None:
                 return None
             motion = self._motion(self._newest, self._commanded)
+            if self.robot_pose is not None:
+                self._path.append((self._now_s(), self.robot_pose))
             if max(map(abs, motion)) >= _MOTION:
-                if not self._may_act():
+                if self._is_following() or not self._may_act():
                     self._commanded, motion = self._newest, (0.0,) * len(_AXES)
                 else:
-                    if self._limits and not self.is_active and self.robot_pose:
-                        motion = self._motion(self._newest, self.robot_pose)
-                        self._commanded = self.robot_pose
-                    self._active_s = self._now_s()
+                    self._note_motion()
+                    motion = self._motion(self._newest, self._commanded)
             turned = self._to_action_axes(motion)
             largest = max(1.0, *map(abs, turned))  # a step along one axis may be one along two
             self._commanded = self._after(self._commanded, [value / largest for value in motion])
@@ -147,6 +153,22 @@ class LeaderArm:
 
     def close(self) -> None:
         """Do nothing: there is no resource to release."""
+
+    def _note_motion(self) -> None:
+        """Note that the leader moves; a takeover with limits starts from the robot's pose."""
+        if self._limits and not self.is_active and self.robot_pose:
+            self._commanded = self.robot_pose
+        self._active_s = self._now_s()
+
+    def _is_following(self) -> bool:
+        """Return whether the leader's motors may have brought it where it is: near the path."""
+        if not self._follows or self.is_active or self._newest is None:
+            return False
+        since_s = self._now_s() - _PATH_S
+        return any(
+            then_s >= since_s and max(map(abs, self._motion(self._newest, pose))) < 1.0
+            for then_s, pose in self._path
+        )
 
     def _may_act(self) -> bool:
         """Return whether the leader drives or may take over; log a refusal every five seconds."""

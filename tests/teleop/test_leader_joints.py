@@ -96,7 +96,9 @@ class LeaderBench(Clock):
         config = LeaderJointsConfig(
             urdf=urdf, base="base", tip="tool", gripper="grip", gripper_open=0.8, **settings
         )
-        self.arm = LeaderArm(0.015, 0.1, now_s=self.now_s, limits=config.limits)
+        self.arm = LeaderArm(
+            0.015, 0.1, now_s=self.now_s, limits=config.limits, follows=config.follow
+        )
         self.joints = LeaderJoints(config, self.arm)
         self.home = self.pose(HOME)
         self.arm.robot_pose = self.home
@@ -201,6 +203,41 @@ def test_motorized_leader_follows_robot_until_it_takes_over(urdf: Path) -> None:
     assert leader.joints.command([0.1, 0.2, 0.3]) is None
     leader.wait(1.0)
     assert leader.joints.command([0.1, 0.2, 0.3]) is not None
+
+
+def test_motors_that_follow_the_robot_do_not_take_over(urdf: Path) -> None:
+    leader = LeaderBench(urdf, follow=True)
+    places_m = [0.012 * step for step in range(20)]
+    for step, place_m in enumerate(places_m):
+        leader.arm.robot_pose = leader.pose(HOME | {"slide": place_m})
+        leader.send(slide=places_m[max(0, step - 3)])
+        assert not leader.wish().hands
+    leader.send(slide=places_m[-1] + 0.03)
+    assert leader.wish().hands, "a person moved it off the robot's path"
+
+
+def test_takeover_by_gripper_closes_distance_as_well(urdf: Path) -> None:
+    leader = LeaderBench(urdf)
+    leader.send(grip=0.8, slide=0.03)
+    leader.wish()
+    driven = np.zeros(3)
+    for _ in range(20):
+        leader.send(grip=0.0, slide=0.03)
+        driven += np.array(leader.wish().motion[:3]) * 0.015
+    np.testing.assert_allclose(
+        driven, np.subtract(leader.pose(HOME | {"slide": 0.03})[0], leader.home[0]), atol=1e-9
+    )
+
+
+def test_gripper_moved_in_a_silence_does_not_take_over(urdf: Path) -> None:
+    leader = LeaderBench(urdf)
+    leader.send(grip=0.8)
+    leader.wish()
+    leader.wait(2.0)
+    leader.send(grip=0.0)
+    assert not leader.wish().hands
+    leader.send(grip=0.8)
+    assert leader.wish().motion[-1] == 1.0
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -184,7 +184,11 @@ class TopicDevices(Observer):
         joints = config.leader_joints
         limits = joints.limits if joints else None
         self._leader = LeaderArm(
-            config.leader_m, config.leader_rad, limits=limits, in_tool_frame=frame.of_tool
+            config.leader_m,
+            config.leader_rad,
+            limits=limits,
+            in_tool_frame=frame.of_tool,
+            follows=joints is not None and joints.follow,
         )
         self._inputs += [
             _Input((joy,), config.joy),
