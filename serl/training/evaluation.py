@@ -72,12 +72,13 @@ _SOURCES = {"reward:": "reward", "reward ": "reward", "gymnasium:": "environment
 _CAMERA = re.compile(r"camera|picture|image", re.IGNORECASE)
 _OF_POLICY = re.compile(
     r"(force|torque) \d|contact|not follow|joint \d+ (is .* from its limit|turns faster)"
-    r"|the arm reports (?!that its user stopped it)",
+    r"|the arm reports (?!that its user stopped it)|estop: the service estop",
     re.IGNORECASE,
 )
 """Causes of stops that a policy can bring about.
 
-After a contact, xArm and Kinova report an error, and the program of a UR ends.
+After a contact, xArm and Kinova report an error, and the program of a UR ends. The console's STOP
+calls the guard's service `estop`.
 """
 
 
@@ -87,8 +88,8 @@ def void_cause(reason: EndReason, fault: str = "") -> str:
     An episode is void if the operator discarded it, or a fault of the machine ended it: late or
     frozen cameras, a silent arm, guard or source of rewards, a lost device, numbers of an
     environment of Gymnasium that are not finite. It is not void after a contact, at the limit of a
-    joint, after an error that the arm reports, or if the arm does not follow, as the policy may
-    have caused these stops.
+    joint, after an error that the arm reports, if the arm does not follow, or after a STOP of the
+    operator, as the policy may have caused these stops.
     """
     if reason in (EndReason.DISCARDED, EndReason.INTERRUPTED, EndReason.DEVICE_LOST):
         return reason.value

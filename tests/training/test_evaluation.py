@@ -126,6 +126,8 @@ GUARD = "the guard stopped the arm: protective stop"
         (EndReason.FAULT, f"{GUARD}: joint 4 turns faster than 2 rad/s, and goes on", ""),
         (EndReason.FAULT, f"{GUARD}: the arm reports that its user stopped it", "guard"),
         (EndReason.FAULT, f"{GUARD}: the arm reports that its program does not run", ""),
+        (EndReason.FAULT, "the guard stopped the arm: estop: the service estop", ""),
+        (EndReason.STOPPED, "", ""),
         (EndReason.FAULT, "camera contact_cam: its image is 0.3 s old", "camera"),
         (EndReason.FAULT, "/force_torque/wrench: newest message is 0.3 s old", "arm"),
         (EndReason.FAULT, "reward: /camera/done: no message", "reward"),
