@@ -13,7 +13,7 @@ from serl.log.metrics import FILE, EventRow, RequestRow, ResumeRow, read_rows, w
 from serl.report.curves import judged
 from serl.report.display import ActorProgress, ProcessProgress, RunProgress
 from serl.runs.folder import RunFolder
-from serl.teleop.stop import STOP_FILE, read_stop
+from serl.teleop.stop import PAUSE_FILE, STOP_FILE, read_stop
 from serl.training.link import read_control_status, read_link_status
 
 WINDOW = 20
@@ -94,6 +94,8 @@ class ProgressReader:
     def _follow(self) -> None:
         """Process the rows appended since the last call."""
         rows = self._rows()
+        if rows:  # the run may have begun long before this reader
+            self._started_s = min(self._started_s, time.monotonic() - rows[-1]["time_s"])
         self._news += [
             row["text"] for row in rows if row["kind"] in (EventRow.kind, RequestRow.kind)
         ]
@@ -110,7 +112,10 @@ class ProgressReader:
         control = read_control_status(self._links / name)
         running = states[link] == "running"
         stop = read_stop(self._links / name / STOP_FILE)
-        waits = f"{stop}: release it at the console or with serl order" if stop else ""
+        pause = read_stop(self._links / name / PAUSE_FILE)
+        waits = f"{pause}: resume at the console, or by the service resume" if pause else ""
+        if stop:
+            waits = f"{stop}: release it at the console or with serl order"
         return ActorProgress(name, running, status, self._ages.get(name), control, waits)
 
     def _take(self, row: dict[str, Any]) -> None:

@@ -51,13 +51,20 @@ class StopLatch:
         self._pauses: Path | None = None
         self._lock = threading.Lock()  # a stop during a release must not be lost
 
-    def keep_pauses(self) -> None:
-        """Continue the pause of an earlier process, and store pauses from now on.
+    def keep_pauses(self, is_real: bool) -> None:
+        """Store pauses from now on, for this arm and for the terminal of its training.
 
-        For a real arm: a person may be at work beside it when its process is started again.
+        Args:
+            is_real: continue the pause of an earlier process: a person may be at work beside a real
+                arm when its process is started again.
         """
+        if self._pauses is not None:
+            return
         self._pauses = self.path.with_name(PAUSE_FILE)
-        self.paused = self.paused or read_stop(self._pauses)
+        if is_real:
+            self.paused = self.paused or read_stop(self._pauses)
+        else:
+            self._pauses.unlink(missing_ok=True)
 
     @property
     def reason(self) -> str:

@@ -186,3 +186,30 @@ def test_metrics_without_newlines_use_little_memory(tmp_path: Path) -> None:
     tracemalloc.stop()
     assert reader.read(RUNNING).steps == 100
     assert peak_bytes < 16 << 20
+
+
+def test_elapsed_time_is_that_of_the_run_not_of_its_reader(tmp_path: Path) -> None:
+    now_s = 0.0
+    with MetricsWriter(tmp_path, lambda: now_s) as writer:
+        now_s = 7200.0
+        writer.write(40, make_episode_row(success=True, human_steps=0))
+    elapsed_s = ProgressReader("reach", tmp_path, 1000).read(RUNNING).elapsed_s
+    assert elapsed_s is not None
+    assert 7200.0 <= elapsed_s < 7300.0
+
+
+def test_paused_simulated_actor_is_shown_until_it_resumes_or_restarts(tmp_path: Path) -> None:
+    path = tmp_path / "link" / "actor0" / STOP_FILE
+    path.parent.mkdir(parents=True)
+
+    def waits() -> str:
+        (actor,) = ProgressReader("reach", tmp_path, 1000).read(RUNNING).actors
+        return actor.waits
+
+    for resume in (StopLatch.resume, lambda latch: StopLatch(path).keep_pauses(is_real=False)):
+        latch = StopLatch(path)
+        latch.keep_pauses(is_real=False)
+        latch.pause("the console fell silent")
+        assert waits().startswith("the console fell silent: resume at the console")
+        resume(latch)
+        assert waits() == ""

@@ -98,7 +98,7 @@ def test_pause_of_an_arm_persists_across_restarts_until_resume(tmp_path: Path) -
     def started() -> StopLatch:
         latch = StopLatch(tmp_path / "stopped")
         assert not latch.reason, "in a simulation nobody is beside the arm"
-        latch.keep_pauses()
+        latch.keep_pauses(is_real=True)
         return latch
 
     started().pause("the part is out of reach")

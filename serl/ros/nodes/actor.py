@@ -98,8 +98,7 @@ class _NodeSite(HeldSite, RunSite, Observer):
     ) -> None:
         super().__init__(people.hold, station, is_ending)
         self._people, self._episodes = people, episodes
-        if station is not None:
-            people.hold.keep_pauses()
+        people.hold.keep_pauses(is_real=station is not None)
 
     def attend(self, robot: SimulatedRobot, script: Teleop | None) -> HumanInput:
         """Return the operator input of all devices and services."""
