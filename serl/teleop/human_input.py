@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable
@@ -21,6 +22,8 @@ TWICE_S = 0.7
 _HUMAN = "human"
 _ANY_TIME = {Event.STOP, Event.LOST}
 _TASK_EVENTS = {Event.SUCCESS, Event.FAILURE, Event.REWARD, Event.PENALTY}
+
+logger = logging.getLogger(__name__)
 
 
 class LastEnd:
@@ -132,25 +135,29 @@ class HumanInput(Observer):
                 operator()
             for event in operator.events():
                 if event is Event.STOP:
-                    self.hold.stop(f"stopped by {operator.name}")
+                    self._stop(operator.name)
                 elif event not in _ANY_TIME and not self._objection(event):
                     self._pending.append((event, operator.name))
 
     def on_step(self, step: Step) -> None:
-        """Note whether a script acts, as in a reset, and whether an operator's label ends it."""
+        """Note whether a script acts, as in a reset, and whether an operator's label ends it.
+
+        The last step accepts no further label: the episode has its outcome, though not its end.
+        """
         self._resets = step.source is ActionSource.SCRIPT and (self._resets or step.key.index == 0)
         if step.terminated and step.reward_provenance.partition(SHAPED)[0] == _HUMAN:
             self._labelled = replace(step.key, index=step.key.index + 1)
+        if step.terminated or step.truncated:
+            self._runs = False
+            self._last_end.set()
 
     def on_end(self, end: End) -> None:
         """Store the label; hold the robot after a stop, or if a lost device cut the episode."""
-        self._runs = False
-        self._last_end.set()
         if end.reason is EndReason.DEVICE_LOST:
             self.hold.pause(self.mux.trouble or "a device fell silent")
         is_stop = Event.STOP in self._sources
         if is_stop and not self.hold.stopped:  # whatever else ended the episode
-            self.hold.stop(f"stopped by {self._sources[Event.STOP] or 'a person'}")
+            self._stop(self._sources[Event.STOP] or "a person")
         if is_stop or end.reason.is_fault:
             self.mux.let_go()
         self._label(end)
@@ -159,6 +166,13 @@ class HumanInput(Observer):
         """Resume motion without waiting for silent devices; raises as `StopLatch.resume`."""
         self.hold.resume()
         self.mux.release()
+
+    def _stop(self, by: str) -> None:
+        """Hold the robot, until a restart at least: the disk may refuse to store the stop."""
+        try:
+            self.hold.stop(f"stopped by {by}")
+        except OSError as error:
+            logger.error("%s, until a restart: %s", self.hold.stopped, error)
 
     def _clear(self) -> None:
         self._pending.clear()

@@ -338,3 +338,33 @@ def test_real_time_pacing_waits_only_while_wanted() -> None:
     pace()
     assert sum(slept) == pytest.approx(0.2)
     assert len(order) == 9
+
+
+def test_label_during_the_end_of_an_episode_is_refused_not_lost(
+    input_bench: HumanInputBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers: list[str] = []
+    on_end = input_bench.human_input.on_end
+
+    def label_meanwhile(end: End) -> None:  # the log takes the end first
+        answers.append(input_bench.human_input.add_event(Event.SUCCESS, "the operator"))
+        on_end(end)
+
+    monkeypatch.setattr(input_bench.human_input, "on_end", label_meanwhile)
+    assert input_bench.run().reason == "time limit"
+    assert answers == ["ignored: no episode runs"]
+
+
+@pytest.mark.parametrize("between", [False, True])
+def test_stop_from_device_holds_even_if_it_cannot_be_stored(
+    input_bench: HumanInputBench, between: bool
+) -> None:
+    pad, latch = input_bench.bench.pad, input_bench.latch
+    latch.path = input_bench.folder / "missing" / "stopped"
+    if between:
+        pad.hit("stop")
+        input_bench.human_input.obey_stops(read=True)
+    else:
+        input_bench.callbacks[3] = lambda: pad.hit("stop")
+        assert input_bench.run().reason == "stopped"
+    assert latch.stopped == "stopped by pad"
