@@ -88,8 +88,12 @@ def read_wish(report: DeviceReport, config: MappingConfig) -> Wish | None:
     hands = config.deadman is not None and config.deadman in report.buttons
     if config.threshold is not None:
         hands |= max(map(abs, wanted)) >= config.threshold
-    events = tuple(config.events[name] for name in report.presses if name in config.events)
-    return Wish(wanted, hands, events)
+    return Wish(wanted, hands, events_of(report, config))
+
+
+def events_of(report: DeviceReport, config: MappingConfig) -> tuple[Event, ...]:
+    """Return the events of the buttons pressed, whatever the axes report."""
+    return tuple(config.events[name] for name in report.presses if name in config.events)
 
 
 def _beyond(position: float, dead_zone: float) -> float:

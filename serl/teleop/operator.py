@@ -16,7 +16,7 @@ from serl.geometry import Vector, conjugate, normalize, rotate
 from serl.intervention import Event
 from serl.specs import ArraySpec
 from serl.teleop.device import Device, DeviceLost, RemoteDevice, read_device
-from serl.teleop.mapping import AXES, Axis, MappingConfig, Wish, read_wish
+from serl.teleop.mapping import AXES, Axis, MappingConfig, Wish, events_of, read_wish
 from serl.types import Action, Array, FrozenModel, Observation
 
 
@@ -225,11 +225,11 @@ class Operator:
             hint = " (is it plugged in?)" if isinstance(error.__cause__, OSError) else ""
             self.trouble = f"{self._sides[number]}{error}{hint}"
             return None
+        self._events += events_of(report, self._mapping) if report else ()
         wish = read_wish(report, self._mapping) if report else None
         if report is None or wish is None:
             self.trouble = f"{name} fell silent"
             return None
-        self._events += wish.events
         if abs(self._now_s() - report.stamp_s) > self._config.stale_s:
             self.trouble = f"{name} fell silent"
             return None

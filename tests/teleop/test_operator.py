@@ -336,3 +336,11 @@ def test_axis_without_change_is_reported_as_stuck() -> None:
     assert moved(bench.tick(5))[0] != 0.0
     assert moved(bench.tick(3)) == [0.0, 0.0]
     assert bench.person.trouble == "pad pushed the same way for 1 s"
+
+
+def test_stop_counts_also_while_an_axis_reports_no_number() -> None:
+    bench = Bench()
+    bench.pad.axes["x"] = math.nan
+    bench.pad.hit("stop")
+    assert bench.tick() is None
+    assert bench.person.events() == (Event.STOP,)
