@@ -63,7 +63,9 @@ class EpisodeFilms:
             first = pictures[0]
             if first.serial != self._serial and now_ns >= self._due_ns:
                 self._serial, self._due_ns = first.serial, now_ns + round(1e9 * PERIOD_S)
-                self._films[-1][1].append(first.jpeg)
+                film = self._films[-1][1]
+                if sum(4 + len(each) for each in (*film, first.jpeg)) <= MAX_BYTES:
+                    film.append(first.jpeg)
 
     def assign(self, episodes: Sequence[RecordedEpisode]) -> None:
         """Write the films of episodes that are new in the recording."""

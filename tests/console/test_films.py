@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from serl.console.backend import Picture
 from serl.console.films import EpisodeFilms, last_picture
 from serl.datasets.recording_session import FAILURES, KEPT, UNDONE, RecordedEpisode
@@ -79,3 +81,15 @@ def test_unwritable_folder_and_invalid_name_give_no_film(tmp_path: Path) -> None
     assert films.read(name) is None
     assert films.read("../session") is None
     assert last_picture(b"\0\0") == b""
+
+
+def test_film_of_large_pictures_ends_early_and_can_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("serl.console.films.MAX_BYTES", 40)
+    clock = Clock()
+    films = EpisodeFilms(tmp_path, clock)
+    films.assign([])
+    name = film_episode(films, clock, 0, 20, "a")
+    films.assign([RecordedEpisode(name, KEPT)])
+    assert last_picture(films.read(name) or b"") == b"a5"
