@@ -23,6 +23,11 @@ Waiting = Mapping[str, str]
 _SOON_S = 1.0
 """Duration below which a hindrance is not reported."""
 
+_HELD_S = 0.8
+"""Time after a question, or after an Enter, in which an Enter is a repetition of a key held down.
+
+Most systems wait up to 0.66 s before the first repetition."""
+
 
 @contextmanager
 def at_the_terminal(
@@ -62,7 +67,8 @@ class Terminal:
     def __init__(self, attendant: Any, now_s: Callable[[], float] = time.monotonic) -> None:
         self._attendant, self._now_s, self._typed = attendant, now_s, TerminalInput()
         self._printed_question = self._hindrance = self._printed_hindrance = ""
-        self._since_s, self._deserted = 0.0, False
+        self._since_s, self._entered_s = 0.0, 0.0
+        self._deserted = self._hinted = False
 
     def serve(self) -> Waiting:
         """Print new questions and process input; call repeatedly.
@@ -83,8 +89,9 @@ class Terminal:
         elif question != self._printed_question:
             self._typed.drop()  # earlier input is no answer
             _print_line(question)
-            self._printed_hindrance, self._deserted = "", False
-        elif not self._deserted and (line := self._line()) is not None:
+            self._printed_hindrance, self._deserted, self._hinted = "", False, False
+            self._entered_s = self._now_s()
+        elif not self._deserted and (line := self._line()) is not None and not self._is_held():
             self._answer(line)
             question = ""
         self._printed_question = question
@@ -98,6 +105,17 @@ class Terminal:
             self._deserted = True
             _print_line(f"this terminal has no input: waiting for {self._attendant.means()}")
             return None
+
+    def _is_held(self) -> bool:
+        """Return whether a line comes too soon: one long press must not answer each question."""
+        before_s, self._entered_s = self._entered_s, self._now_s()
+        held = self._typed.is_keyboard and self._entered_s - before_s < _HELD_S
+        if held:
+            self._typed.drop()
+            if not self._hinted:
+                _print_line("too soon after the question or the last Enter: press Enter again")
+            self._hinted = True
+        return held
 
     def _answer(self, line: str) -> None:
         if line:

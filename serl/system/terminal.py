@@ -20,6 +20,14 @@ class TerminalInput:
     def __init__(self) -> None:
         self._part = b""
 
+    @property
+    def is_keyboard(self) -> bool:
+        """Whether standard input is a terminal, at which a key may be held down."""
+        try:
+            return os.isatty(_keyboard())
+        except TerminalClosed:
+            return False
+
     def drop(self) -> None:
         """Discard all earlier input: it does not answer the next prompt."""
         self._part = b""

@@ -52,6 +52,7 @@ class TerminalBench:
         self._terminal = Terminal(self.attendant, lambda: self.now_s)
 
     def type(self, text: str = "\n") -> None:
+        self.now_s += 1.0  # an Enter before would be of a key held down
         os.write(self._keyboard, text.encode())
 
     def serve(self, times: int = 1) -> None:
@@ -196,3 +197,22 @@ def test_terminal_raises_keyboard_interrupt_when_interrupted(bench: TerminalBenc
     bench.attendant.is_interrupted = True
     with pytest.raises(KeyboardInterrupt):
         bench.serve()
+
+
+@pytest.mark.parametrize("bench", ["terminal"], indirect=True)
+def test_enter_held_down_answers_one_question(bench: TerminalBench) -> None:
+    bench.attendant.asks = QUESTION
+    bench.serve()
+    bench.type()
+    bench.serve()
+    assert bench.attendant.answered == [QUESTION]
+    bench.attendant.asks = ARMING
+    bench.serve()
+    for _ in range(40):  # the key is repeated 25 times a second, half a second after the press
+        bench.type("\n")
+        bench.now_s -= 0.96
+        bench.serve()
+    assert bench.attendant.answered == [QUESTION]
+    bench.type()
+    bench.serve()
+    assert bench.attendant.answered == [QUESTION, ARMING]
