@@ -273,15 +273,11 @@ EITHER = "expected task:=NAME for a new run, or run:=FOLDER"
             "lockstep: expected true or false",
         ),
         (launching._simulation_graph, {"lockstep": "true", "rtf": "1"}, "expected task:=NAME"),
+        (launching._simulation_graph, {"lockstep": "true", "rtf": "0"}, "rtf: expected from 0.01"),
         (
             launching._simulation_graph,
-            {"task": "reach", "lockstep": "false", "rtf": "0"},
-            "rtf: expected from 0.01 to 100, got 0",
-        ),
-        (
-            launching._simulation_graph,
-            {"task": "reach", "lockstep": "false", "rtf": "fast"},
-            "rtf: could not convert string to float: 'fast'",
+            {"lockstep": "true", "rtf": "fast"},
+            "rtf: could not convert",
         ),
         (
             launching._simulation_graph,
