@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import platform
+import shutil
 import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
@@ -136,9 +138,8 @@ class RunFolder:
         try:
             path = _new_folder(parent, name, text.encode())
         except OSError as error:
-            raise BadInput(
-                f"cannot make a run in {parent}: {error.filename}: {error.strerror}"
-            ) from error
+            where = f"{error.filename}: " if error.filename else ""
+            raise BadInput(f"cannot make a run in {parent}: {where}{error.strerror}") from error
         return cls(path, info)
 
     @classmethod
@@ -278,15 +279,18 @@ def _new_folder(parent: Path, stamp: str, config: bytes) -> Path:
     """Make a folder atomically, with its configuration and its key in it; return its path."""
     make_folder(parent)
     scratch = Path(tempfile.mkdtemp(prefix=".new-", dir=parent))
-    new_key(scratch / RUN_KEY)
-    write_atomic(scratch / CONFIG, config)
-    for number in range(1, 1000):
-        path = parent / (stamp if number == 1 else f"{stamp}-{number}")
-        with suppress(OSError):  # a folder that holds something is not replaced
-            scratch.rename(path)
-            sync(parent)
-            return path
-    raise FileExistsError(f"{parent / stamp} and 998 more exist")
+    try:
+        new_key(scratch / RUN_KEY)
+        write_atomic(scratch / CONFIG, config)
+        for number in range(1, 1000):
+            path = parent / (stamp if number == 1 else f"{stamp}-{number}")
+            with suppress(OSError):  # a folder that holds something is not replaced
+                scratch.rename(path)
+                sync(parent)
+                return path
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)  # it is gone, unless there was an error
+    raise FileExistsError(errno.EEXIST, "this and 998 more exist", str(parent / stamp))
 
 
 def versions() -> dict[str, str]:

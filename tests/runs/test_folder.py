@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 from datetime import datetime
 from pathlib import Path
@@ -10,6 +11,7 @@ import yaml
 
 from serl.errors import BadInput, CorruptData
 from serl.report.review import recordings
+from serl.runs import folder
 from serl.runs.config import TrainConfig
 from serl.runs.folder import RunFolder
 from serl.runs.verify import verify
@@ -47,6 +49,18 @@ def test_unwritable_location_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(BadInput, match="cannot make a run"):
         RunFolder.create(tmp_path / "file", CONFIG, NOW)
+
+
+def test_run_on_full_disk_is_refused_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path, data: bytes) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(folder, "write_atomic", refuse)
+    with pytest.raises(BadInput, match=r"cannot make a run in .*/reach: No space left on device"):
+        RunFolder.create(tmp_path, CONFIG, NOW)
+    assert list((tmp_path / "reach").iterdir()) == []
 
 
 def test_run_in_folder_that_is_not_utf8_is_refused_before_it_is_made(tmp_path: Path) -> None:
