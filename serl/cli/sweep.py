@@ -8,6 +8,7 @@ import sys
 from datetime import datetime
 from pathlib import Path
 
+from serl.arm_profile import is_real
 from serl.cli.arguments import integer
 from serl.errors import BadInput, counted
 from serl.report.display import Display
@@ -92,9 +93,14 @@ def train_all(runs: list[SweepRun], count: int) -> int:
 
 
 def training(run: RunFolder, name: str) -> Job:
-    """Return the job that trains a run to its end, from its last checkpoint if it has one."""
+    """Return the job that trains a run to its end, from its last checkpoint if it has one.
+
+    Runs of a sweep may have one name, and so one namespace in ROS 2: in simulation each takes a
+    domain of its own.
+    """
     command = (sys.executable, "-m", "serl.cli.main", "train", "--resume", str(run.path))
-    return Job(name, command, run.log / "train.log")
+    alone = run.config.network.local and not is_real(run.config.robot)
+    return Job(name, command, run.log / "train.log", ("ROS_DOMAIN_ID",) if alone else ())
 
 
 def slurm_script(file: Path, folder: Path, runs: int, jobs: int) -> str:

@@ -19,14 +19,21 @@ _POLL_S = 0.2
 
 
 class Job(NamedTuple):
-    """A command with the name in its messages; its output is appended to the log file."""
+    """A command with the name in its messages.
+
+    Attributes:
+        log: file to which its output is appended.
+        without: environment variables that it does not inherit.
+    """
 
     name: str
     command: tuple[str, ...]
     log: Path
+    without: tuple[str, ...] = ()
 
     def start(self) -> subprocess.Popen[bytes]:
         """Start the command in a session of its own, which no Ctrl-C at the terminal reaches."""
+        inherited = {name: v for name, v in os.environ.items() if name not in self.without}
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
             return subprocess.Popen(
@@ -34,7 +41,7 @@ class Job(NamedTuple):
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, "SERL_PARENT": str(os.getpid())},
+                env={**inherited, "SERL_PARENT": str(os.getpid())},
                 start_new_session=True,
             )
 

@@ -17,6 +17,7 @@ import yaml
 from serl.cli import compare as compare_command
 from serl.cli import sweep as command
 from serl.cli.main import main
+from serl.runs.config import TrainConfig
 from serl.runs.folder import RunFolder
 from serl.runs.sweep import read_sweep, sweep_runs
 from serl.system.jobs import Job
@@ -43,6 +44,7 @@ SLOW = [
     "import signal, time; signal.signal(signal.SIGTERM, lambda *_: exit(print('saved')));"
     "print('trains', flush=True); time.sleep(60)",
 ]
+TRAINING_JOB = command.training
 TINY = {"demos": 0, "agent": {"hidden": [8, 8], "device": "cpu"}}
 
 
@@ -218,3 +220,13 @@ def test_interrupted_adaptive_compare_continues(
     words = ["--factor", "steps", "--jobs", "2", "--block", "3", "--blocks", "2"]
     assert main(["compare", *folders, *words, "--adaptive", str(file)]) == 0
     assert "after 6 of at most 6 seeds: steps-20 differs" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("robot", "without"), [(None, 1), ("sim", 1), ("franka", 0)])
+def test_simulated_run_of_sweep_takes_domain_of_its_own(
+    tmp_path: Path, robot: str | None, without: int
+) -> None:
+    """Runs of two configurations have equal names, and so equal namespaces."""
+    config = TrainConfig(task="reach", robot=robot, intervention="none")
+    job = TRAINING_JOB(RunFolder.create(tmp_path, config, datetime.now()), "run")
+    assert job.without == ("ROS_DOMAIN_ID",) * without

@@ -102,3 +102,14 @@ def test_restarted_job_appends_to_its_log(tmp_path: Path) -> None:
     empty = job(tmp_path, "empty", "")
     assert empty.start().wait() == 0
     assert empty.last_line() == f"see {empty.log}"
+
+
+def test_job_runs_without_excluded_variables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KEPT", "1")
+    monkeypatch.setenv("EXCLUDED", "2")
+    code = "import os; print(os.environ.get('KEPT'), os.environ.get('EXCLUDED'))"
+    each = job(tmp_path, "a", code)._replace(without=("EXCLUDED",))
+    run_jobs([each], 1, lambda job: None, lambda job, code: None)
+    assert each.last_line() == "1 None"
