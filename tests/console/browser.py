@@ -110,6 +110,20 @@ class Page:
             await self.key(code)
             await self.says("You drive")
 
+    async def hand_back(self, code: str) -> None:
+        """Release a key until the policy drives; drive once more if the actor holds.
+
+        A page that is late for `stale_s` leaves the control with the operator.
+        """
+        await self.key(code, "keyUp")
+        try:
+            await self.says("The policy drives", 4.0)
+        except AssertionError:
+            await self.key(code)
+            await asyncio.sleep(0.5)
+            await self.key(code, "keyUp")
+            await self.says("The policy drives")
+
     async def unlock(self, word: str) -> None:
         """Type the token, or a pairing code, into the login form."""
         await self.run(f"document.getElementById('token').value = '{word}'")
@@ -129,7 +143,7 @@ class Page:
         await self.press_on(selector)
         await self.release()
 
-    async def press_on(self, selector: str) -> None:
+    async def press_on(self, selector: str, button: str = "left") -> None:
         """Press the mouse button on the element that a selector finds."""
         place = await self.run(
             f"(() => {{ const each = document.querySelector('{selector}');"
@@ -138,7 +152,7 @@ class Page:
             "return [box.x + box.width / 2, box.y + box.height / 2]; })()"
         )
         self._place = {"x": place[0], "y": place[1]}
-        await self._mouse("mousePressed")
+        await self._mouse("mousePressed", button)
 
     async def release(self) -> None:
         """Release the mouse button."""
@@ -156,8 +170,8 @@ class Page:
             self._place = {"x": left + x * width, "y": top + y * height}
             await self._mouse(kind)
 
-    async def _mouse(self, kind: str) -> None:
-        more = {"button": "left", "clickCount": 1}
+    async def _mouse(self, kind: str, button: str = "left") -> None:
+        more = {"button": button, "clickCount": 1}
         await self.call("Input.dispatchMouseEvent", type=kind, **self._place, **more)
 
     async def key(

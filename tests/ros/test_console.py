@@ -212,8 +212,7 @@ async def _operate(training: Training, folder: Path) -> None:
         await drives(training, 10)
         await page.hit("Enter")
         await ended(training, ["success"])
-        await page.key("KeyA", "keyUp")
-        await page.says("The policy drives")
+        await page.hand_back("KeyA")
 
         await page.hit("Escape")
         await page.says("Stopped")
