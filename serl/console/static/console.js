@@ -11,6 +11,7 @@ const YES = { ack: "I have removed the cause", reset: "End the guard's stop", ar
 const STOP_ANSWER_MS = 4000;  // the console itself waits 3 s for the guard's
 const STOPPING = ["stop", "Stopping ...", "not confirmed yet: keep a hand on the arm's own stop"];
 const MARK_MS = 100;  // while a button of marks is held
+const STALE_MS = 2000;  // without a state, after which the shown one is no longer valid
 const $ = (id) => document.getElementById(id);
 let socket = null;
 let token = tokenOfAddress() || localStorage.getItem("token") || "";
@@ -27,6 +28,8 @@ let runs = false;  // an episode runs
 let session = "";  // what a person records here; empty in a training
 let arm = "left";  // of two arms, the one that this page drives; the other arm does not move
 let shownToken = "";  // of the console whose run this page shows
+let reopening = 0;  // the timer of the next attempt to connect
+let stateAt = 0;  // when the last state arrived
 
 // ---- the door ----
 
@@ -46,6 +49,7 @@ $("door").addEventListener("submit", (event) => {
   event.preventDefault();
   const word = $("token").value.trim();
   $("token").value = "";
+  if (!word) return;  // submitted twice
   if (/^\d{4} ?\d{4}$/.test(word)) open({ pair: word.replace(" ", "") });
   else {
     token = word;
@@ -54,6 +58,11 @@ $("door").addEventListener("submit", (event) => {
 });
 
 function open(first = { token }) {
+  clearTimeout(reopening);
+  if (socket) {  // two would answer each other: one page is served by one socket
+    socket.onopen = socket.onmessage = socket.onclose = null;
+    socket.close();
+  }
   socket = new WebSocket(`${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/socket`);
   socket.binaryType = "arraybuffer";
   let entered = false;
@@ -65,6 +74,7 @@ function open(first = { token }) {
       localStorage.setItem("token", token);
       if (shownToken && shownToken !== token) return location.reload();  // another run: nothing of the last one stays
       shownToken = token;
+      stateAt = performance.now();
       $("door").hidden = true;
       $("desk").hidden = false;
       $("refused").textContent = "";
@@ -92,7 +102,7 @@ function open(first = { token }) {
     }
     show("gone", "Not connected", entered || token ? "reconnecting" : "");
     for (const button of document.querySelectorAll("#controls button, #hands button")) button.disabled = true;
-    if (token) setTimeout(open, 1000);
+    if (token) reopening = setTimeout(open, 1000);
   };
 }
 
@@ -154,6 +164,7 @@ function show(mood, who, why) {
 
 function showState(now) {
   state = now;
+  stateAt = performance.now();
   const reason = now.stopped || now.paused;
   if (reason !== hold && aboutHold) $("answer").textContent = "";
   hold = reason;
@@ -181,6 +192,7 @@ function showState(now) {
   showActors(now, mine);
   runs = now.fresh && Boolean(now.driver) && now.step >= 0;
   if (runs && !$("film").hidden && now.owner) closeFilm();
+  if (now.lease === "other") wanted = false;
   if (wanted && now.lease === "free" && !document.hidden) send({ type: "take" });  // it expired
   $("lease").disabled = now.lease === "other" || !now.fresh;
   label($("lease"), mine ? "Give the controls back" : now.lease === "other" ? "Another page has the controls" : "Take the controls", "T");
@@ -513,6 +525,8 @@ function beat() {
 }
 setInterval(beat, BEAT_MS);
 setInterval(() => {
+  const silent = socket && socket.readyState === WebSocket.OPEN && performance.now() - stateAt > STALE_MS;
+  if (silent && !stopping && !$("desk").hidden) show("gone", "Not connected", "the console sends nothing");
   const name = gamepadName();
   $("gamepad").textContent = name ? `${name} is connected.` : "";
 }, 1000);
@@ -557,6 +571,7 @@ for (const button of document.querySelectorAll("#controls [data-say]")) {
   });
   if (!repeats) continue;
   button.addEventListener("pointerdown", (event) => {
+    if (event.button !== 0) return;  // a menu may take the release
     button.setPointerCapture(event.pointerId);
     clearInterval(repeating);
     say(button.dataset.say);
@@ -568,6 +583,7 @@ for (const button of document.querySelectorAll("#controls [data-say]")) {
 }
 for (const button of document.querySelectorAll("#pad button")) {
   button.addEventListener("pointerdown", (event) => {
+    if (event.button !== 0) return;  // a menu may take the release
     button.setPointerCapture(event.pointerId);
     onPad(button, true);
     beat();
