@@ -106,6 +106,9 @@ def remarks(comparison: Comparison) -> Iterator[str]:
             if missing:
                 runs = counted(missing, "run")
                 yield f"{metric.title}: {runs} of {each.name} left out, without a value."
+    for each in comparison.configurations:
+        if partial := sum(run.partial for run in each.outcomes):
+            yield f"Success: the trials of {counted(partial, 'run')} of {each.name} ended early."
     metric = METRICS["steps_to_90"]
     for each, group in zip(
         comparison.configurations, samples(metric, comparison.configurations), strict=True

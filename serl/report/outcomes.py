@@ -46,6 +46,7 @@ class Outcome:
         human_s: task time in which a human drove during training, without demonstrations.
         curve: success rate of unassisted training episodes on `GRID` points.  # (GRID,)
         settings: values of the configuration by dotted name, and the commit.
+        partial: whether the final trials ended before all that were planned.
     """
 
     path: Path
@@ -59,6 +60,7 @@ class Outcome:
     human_s: float
     curve: Values
     settings: Mapping[str, Any]
+    partial: bool = False
 
     @property
     def success(self) -> float:
@@ -157,6 +159,7 @@ def _outcome(run: RunFolder, stage: str) -> Outcome:
         human_s=_human_s(rows),
         curve=success_curve(rows, np.linspace(0, budget, GRID)),
         settings=_settings(run.path),
+        partial=bool(final.get("early_end")),
     )
 
 

@@ -112,6 +112,15 @@ def test_runs_that_never_reach_target_are_censored() -> None:
     ]
 
 
+def test_trials_that_ended_early_are_named(tmp_path: Path) -> None:
+    path = make_run(tmp_path / "a", 0)
+    with MetricsWriter(path) as writer:
+        ended = "ended after 6 void trials (camera): 3 of 50 valid"
+        writer.write(400, EvaluationRow(400, 3, 3, 3.0, "final", early_end=ended))
+    found = [read_configuration(tmp_path / "a"), read_configuration(make_runs(tmp_path, "b", [0]))]
+    assert list(remarks(compare(found, {}))) == ["Success: the trials of 1 run of a ended early."]
+
+
 def test_times_are_compared_up_to_smaller_budget() -> None:
     short = configuration("short", outcome(0, 1.0, math.inf, budget=500))
     long = configuration("long", outcome(0, 1.0, 800.0))
