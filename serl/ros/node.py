@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import math
 import os
@@ -22,7 +21,7 @@ import rclpy
 from rclpy.clock import Clock, ClockType
 from rclpy.context import Context
 from rclpy.exceptions import ParameterException
-from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
+from rclpy.executors import ExternalShutdownException
 from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.parameter import Parameter
 from rclpy.time_source import USE_SIM_TIME_NAME
@@ -30,6 +29,7 @@ from rclpy.utilities import remove_ros_args
 
 from serl.errors import BadInput, SerlError
 from serl.ros.environment import LOCAL, domain_id_of, network_of, ros_name, settle, wait_until_up
+from serl.ros.executor import PacedExecutor, Taker, keep_freed_memory, keep_objects
 from serl.ros.lifecycle import AUTOSTART, AUTOSTARTS, INACTIVE, ManagedNode
 from serl.ros.parameters import DescribedParameter, declare
 from serl.ros.ports import (
@@ -48,23 +48,6 @@ from serl.system.authentication import load_key, run_key, topic_key
 from serl.system.sockets import check_reach, close_inherited_sockets
 from serl.system.supervisor import is_supervised
 
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
-_TRIM_BYTES, _MMAP_BYTES = 64 << 20, 32 << 20
-
-
-def keep_freed_memory() -> None:
-    """Keep up to 64 MB of freed memory per arena instead of giving it back at once.
-
-    A received message of some MB passes through four buffers. Fetching their pages from the kernel
-    again, for each message, was half of the message's cost to the process (measured: 5 MB, glibc
-    2.36). Does nothing where the C library is not glibc.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(_M_TRIM_THRESHOLD, _TRIM_BYTES)
-        mallopt(_M_MMAP_THRESHOLD, _MMAP_BYTES)
-
-
 logger = logging.getLogger(__name__)
 
 _TIMELESS = "use_sim_time is true, and /clock has no publisher"
@@ -75,7 +58,6 @@ _ECHO_S = 1.0
 _STEADY = Clock(clock_type=ClockType.STEADY_TIME)
 """Clock of timers: in ROS time they pause for an hour when the host's clock is set back by one."""
 _TAKEN_AWAY = (AttributeError, rclpy_implementation.InvalidHandle)
-_MOST_AT_ONCE = 64
 _STAGES = "stages"  # `serl.runs.folder.STAGES`, whose module takes long to import
 
 
@@ -137,7 +119,7 @@ class RosNode:
         settle(os.environ, domain_id_of(network=network), run_folder, network)
         keep_freed_memory()
         self._join(ros_name(name), set() if network.local else set(network.own_addresses()))
-        self._executor = SingleThreadedExecutor(context=self._context)
+        self._executor = PacedExecutor(context=self._context)
         self._executor.add_node(self.handle)
         self.every(_LOOK_S, self._look)
         self._rosout: RosoutHandler | None = None
@@ -176,6 +158,15 @@ class RosNode:
         if self._failure is not None and error is None:
             raise self._failure
 
+    def begin_real_time(self, round_s: float = 0.0) -> None:
+        """Prepare this process for a loop with deadlines; call it once all modules are loaded.
+
+        Args:
+            round_s: least time between two rounds of the executor, by which a message may be late.
+        """
+        keep_objects()
+        self._executor.round_s = round_s
+
     def publisher(self, topic: Topic) -> Any:
         """Create a publisher on a topic of the run; it takes messages, or CDR bytes unchanged."""
         publisher = self.handle.create_publisher(topic.kind, self.absolute(topic.name), topic.qos)
@@ -203,11 +194,11 @@ class RosNode:
         key = self._key_of(topic)
         raw_too = raw or key is not None
         receive = deliver if key is None else self._verified(topic, key, deliver, raw)
-        taker = _Taker(topic.kind, receive, raw_too) if raw_too or drain else receive
+        taker = Taker(topic.kind, receive, raw_too) if raw_too or drain else receive
         subscription = self.handle.create_subscription(
             topic.kind, self.absolute(topic.name), taker, topic.qos, raw=raw_too
         )
-        if isinstance(taker, _Taker):
+        if isinstance(taker, Taker):
             taker.subscription = subscription
         return subscription
 
@@ -370,29 +361,6 @@ class RosNode:
 def _release_ports(limit_s: float = 0.0) -> None:
     for name in release_ports(limit_s):
         logger.warning("shared memory %s: a process died while it created it: removed", name)
-
-
-class _Taker:
-    """A callback that also takes the messages waiting behind the one it is called with.
-
-    Messages are serialized when `raw`. A round of the executor costs as much as five messages
-    (measured, rclpy 7.1.6).
-    """
-
-    def __init__(self, kind: Any, callback: Callable[[Any], None], raw: bool) -> None:
-        self.subscription: Any = None  # may call back before `create_subscription` returned
-        self._kind, self._raw = kind, raw
-        self._callback = callback
-
-    def __call__(self, message: Any) -> None:
-        self._callback(message)
-        if self.subscription is not None:
-            handle = self.subscription.handle
-            with handle:  # its `__enter__` returns None
-                for _ in range(_MOST_AT_ONCE):
-                    if (taken := handle.take_message(self._kind, self._raw)) is None:
-                        return
-                    self._callback(taken[0])
 
 
 def run_node(run: Callable[[], None]) -> int:

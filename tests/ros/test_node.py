@@ -1,15 +1,18 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.impl.implementation_singleton import rclpy_implementation
@@ -225,3 +228,21 @@ def test_draining_subscription_takes_all_waiting_messages_first(tmp_path: Path) 
         free.set()
         eventually(lambda: len(received) == 11)
     assert received[1:6] == [f"drained {number}" for number in range(5)]
+
+
+@pytest.fixture
+def unfrozen() -> Iterator[None]:
+    """Let the collector of garbage see all objects again after the test."""
+    yield
+    gc.unfreeze()
+
+
+@pytest.mark.usefixtures("unfrozen")
+def test_rounds_of_node_in_real_time_are_apart_and_collect_no_old_objects(tmp_path: Path) -> None:
+    taken_s: list[float] = []
+    with RosNode("busy", tmp_path, local=True) as node:
+        node.begin_real_time(round_s=0.02)
+        node.every(0.001, lambda: taken_s.append(time.monotonic()))
+        eventually(lambda: len(taken_s) > 5)
+        assert gc.get_freeze_count() > 10_000
+    assert min(np.diff(taken_s[1:])) > 0.019

@@ -44,6 +44,7 @@ _MODES: dict[ActionSource, Mode] = {
 }
 
 _READY_S, _LONGEST_S = 30.0, 99.0  # the latter: longest time that a heartbeat reports
+_ROUND_S = 0.008  # between two rounds of the node's executor
 _PAUSE_PERIODS = 1.3  # without a target; below the guard's own limit
 _RELEASE_S = 0.5  # least time that a guard rests the arm after a takeover
 _HOMING_S = 0.5  # without a target, after which a joint move is paused
@@ -151,6 +152,8 @@ class RosArm:
         Raises:
             SerlError: a topic has no message, or the controller refuses its gains.
         """
+        if not self._lockstep:
+            self.node.begin_real_time(_ROUND_S)
         self.settle()
         self.remote.wait(lambda: all(feed.is_fresh for feed in self.feeds), _READY_S)
         for feed in self.feeds:

@@ -312,6 +312,7 @@ class RealTimeDriver(SimulationDriver):
         Drivers of other arms of the same simulation tick after this one.
         """
         period_s = PROFILE_PERIOD_S / speed
+        self.node.begin_real_time()
         for driver in (self, *others):
             driver._stamps = Stamps(speed)
         due_s = time.monotonic()

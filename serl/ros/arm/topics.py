@@ -17,11 +17,11 @@ from serl.arm_profile import ArmProfile, Channel
 from serl.errors import BadInput
 from serl.ros.topics import Topic, latest_only
 
-SENSOR: Any = QoSProfile(depth=5, reliability=ReliabilityPolicy.BEST_EFFORT)
+SENSOR: Any = QoSProfile(depth=10, reliability=ReliabilityPolicy.BEST_EFFORT)
 """QoS of an arm's measurements: a slow subscriber delays no publisher; readers drain the queue."""
 
 NEWEST: Any = latest_only()
-"""QoS of subscribers that need the newest message only: when starved they lag by one, not five."""
+"""QoS of subscribers that need the newest message only: when starved they lag by one, not ten."""
 
 COMMAND: Any = QoSProfile(
     depth=1, reliability=ReliabilityPolicy.RELIABLE, lifespan=Duration(nanoseconds=150_000_000)

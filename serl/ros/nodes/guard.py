@@ -58,6 +58,7 @@ logger = logging.getLogger(__name__)
 
 NOTICE = "software only: it does not replace a hardware e-stop, vendor limits, a risk assessment"
 _DISCOVERY_S = 1.0
+_ROUND_S = 0.004  # between two rounds of the node's executor
 _LOOK_S = 0.5
 _FILE_S = 0.02
 _PUBLISH_TICKS = 10
@@ -134,6 +135,7 @@ class GuardNode:
         Raises:
             BadInput: as for the constructor: discovery of other nodes takes time.
         """
+        self._node.begin_real_time(_ROUND_S)
         self._ticking.start()
         while not stopping():
             self._tick()
