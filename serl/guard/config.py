@@ -37,6 +37,8 @@ MOVING = frozenset((GuardState.POLICY, GuardState.TELEOP, GuardState.RESET))
 """States in which an actor or a person drives the arm."""
 LATCHED = frozenset((GuardState.PROTECTIVE_STOP, GuardState.ESTOP))
 """States that only a person ends, and that last over restarts."""
+RECOVERY_TICKS = 1000
+"""Ticks of slow motion after a stop: 10 s, in which a person or a reset drives."""
 
 
 class GuardConfig(FrozenModel):

@@ -12,8 +12,8 @@ Rules for an actor (all the numbers are in `GuardConfig`):
 - From a person to a policy or a reset the arm rests first: see `Lease.release`.
 - An actor can be replaced after 1 s of silence. While two actors send heartbeats, the arm holds.
 - PROTECTIVE_STOP: `ack`, then `arm`. ESTOP: `ack`, then `reset`, then `arm`. Both need an arm at
-  rest, without error, with fresh measurements; after them resets and persons move slowly until a
-  policy drives again. The first start (no latch file) is an ESTOP.
+  rest, without error, with fresh measurements; after them resets and persons move slowly for 10 s,
+  or until a policy drives again. The first start (no latch file) is an ESTOP.
 - JOINTS: one move of the joints home, without setpoints; see `serl.guard.joint_move`. It ends in
   HOLD: complete, or by any other mode or fault. Ask for another mode before the next move.
 - A simulated arm that is placed elsewhere jumps: `disarm` before the jump, `arm` after it.
@@ -28,7 +28,7 @@ from collections.abc import Sequence
 from serl.errors import BadInput
 from serl.geometry import align_sign
 from serl.guard.checks import MessageInfo, check_command, far_outside, is_allowed, is_inside
-from serl.guard.config import LATCHED, MOVING, GuardConfig, GuardState
+from serl.guard.config import LATCHED, MOVING, RECOVERY_TICKS, GuardConfig, GuardState
 from serl.guard.hold_point import HoldPoint
 from serl.guard.inputs import FaultCounter, GripperCommand, Lease, MeasuredArm, MessageAge
 from serl.guard.joint_move import JointMove
@@ -73,7 +73,8 @@ class Guard:
         self._last: Setpoint | None = None  # the last setpoint before a late tick
         self._hold_point = HoldPoint(config, self.measured)
         self.joint_move = JointMove(config, self.measured)
-        self.active = self._braking = self._disarming = self._recovering = False
+        self.active = self._braking = self._disarming = False
+        self._recovery_ticks = 0  # of slow motion that are left
         self._acknowledged = self._touched = False  # the latter: contact in a stop, or as its cause
 
     @property
@@ -102,10 +103,8 @@ class Guard:
         """The limits for motion to the target, slow if required; None while braking or holding."""
         if self.state not in MOVING or self._braking or self._setpoint is None:
             return None
-        recovers = self._recovering and self.state is not GuardState.POLICY
-        inside = is_inside(self._setpoint.pose, self._config)
-        slow = self.measured.is_slow or recovers or not inside
-        return self._slow if slow else self._limits
+        slow = self.measured.is_slow or not is_inside(self._setpoint.pose, self._config)
+        return self._slow if slow or self._recovery_ticks else self._limits
 
     @property
     def exerts(self) -> bool:
@@ -194,7 +193,7 @@ class Guard:
         if self.state is GuardState.ESTOP:
             self._acknowledged = True
             return "acknowledged; call reset next"
-        self._recovering = True
+        self._recovery_ticks = RECOVERY_TICKS
         return self._finish_disarm()
 
     def reset(self, now_s: float) -> str:
@@ -207,7 +206,7 @@ class Guard:
             expected = "an acknowledged emergency stop"
             raise BadInput(f"nothing to reset: the guard is in {self.state}, expected {expected}")
         self._refuse_unless_well(now_s)
-        self._recovering = True
+        self._recovery_ticks = RECOVERY_TICKS
         return self._finish_disarm()
 
     def arm(self, now_s: float) -> str:
@@ -294,13 +293,14 @@ class Guard:
         elif mode is GuardState.JOINTS and mode is not self.state:
             self._hold("a joint move begins", now_s)
             if self._is_at_rest:
-                joints.begin(now_s, self._recovering)
+                joints.begin(now_s, self._recovery_ticks > 0)
                 self.state, self._driver, self.cause = mode, mode, ""
                 self._setpoint = self._last = None
         elif not self._braking and not joints.is_active:
             self.state, self._driver, self.cause = mode, mode, ""
             self.lease.lost_human &= self.state is not GuardState.TELEOP
-            self._recovering &= self.state is not GuardState.POLICY
+            left = 0 if mode is GuardState.POLICY else self._recovery_ticks - 1
+            self._recovery_ticks = max(0, left)
 
     def _hindrance(self, now_s: float) -> str:
         """Return why the arm has to hold; empty when it may move."""

@@ -109,6 +109,22 @@ def test_motion_after_stop_is_slow_until_policy_drives(mode: str) -> None:
     assert max_setpoint_speed(loop, 200) > 0.06
 
 
+@pytest.mark.parametrize("mode", ["reset", "teleop"])
+def test_motion_after_stop_is_slow_for_ten_seconds_without_policy(mode: str) -> None:
+    loop = driving()
+    loop.guard.stop("test")
+    loop.tick(60)
+    loop.mode = "hold"
+    loop.tick(3)
+    recover(loop)
+    loop.tick(1000)  # waiting does not count
+    loop.mode, loop.target = mode, Pose((0.45, -0.19, 0.2), DOWN)
+    assert max_setpoint_speed(loop, 600) <= 0.05 + 1e-9
+    loop.target = Pose((0.45, 0.19, 0.2), DOWN)
+    assert max_setpoint_speed(loop, 300) <= 0.05 + 1e-9
+    assert max_setpoint_speed(loop, 300) > 0.06
+
+
 def max_setpoint_speed(loop: Loop, ticks: int) -> float:
     speed = 0.0
     for _ in range(ticks):
