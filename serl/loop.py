@@ -185,6 +185,8 @@ def run(
         total += outcome.reward
         human_steps += source is ActionSource.HUMAN
         observation = successor or observation
+    if source is ActionSource.HUMAN and isinstance(robot, GuardedRobot):
+        robot.drive_as(ActionSource.SCRIPT)  # closing the log takes time, and misses no person
     fault, now_s = _description(error) if error else "", clock.now_s()
     end = End(key.at(index), observation, outcome.success, reason, now_s, time.time(), fault)
     for observer in observers:

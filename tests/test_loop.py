@@ -215,6 +215,17 @@ def test_robot_gets_action_source_before_each_action() -> None:
     ]
 
 
+def test_person_no_longer_drives_robot_when_observers_get_the_end() -> None:
+    episode_run, robot = EpisodeRun(), GuardRecorder()
+    robot.reset(1)
+    episode_run.robot = robot
+    drivers: list[ActionSource] = []
+    operator = FakeOperator(set(range(1000)))
+    episode_run(operator=operator, sink=lambda record: drivers.append(robot.sources[-1]))
+    assert set(drivers[:-1]) == {ActionSource.HUMAN}
+    assert drivers[-1] is ActionSource.SCRIPT
+
+
 def test_step_stores_executed_action_apart_from_requested() -> None:
     episode_run = EpisodeRun()
     episode_run(lambda observation: np.array([1.0, 1.0], np.float32))
