@@ -23,7 +23,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -158,6 +158,23 @@ class SetupAnswers:
         return {"e ends ": "e", "[y/n] ": "y"}.get(prompt, "")
 
 
+class Person(Protocol):
+    """A simulated person, as each step of a rehearsal calls it."""
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether the process was asked to end."""
+        ...
+
+    def press(self) -> None:
+        """Call the services that the person wants to call."""
+        ...
+
+    def leave(self) -> None:
+        """Stop acting."""
+        ...
+
+
 class Afternoon:
     """The steps of an afternoon in one folder, and their rows.
 
@@ -167,7 +184,7 @@ class Afternoon:
         arm: the process of the rehearsal arm.
     """
 
-    def __init__(self, folder: Path, person: PersonAtArm, arm: Program) -> None:
+    def __init__(self, folder: Path, person: Person, arm: Program) -> None:
         self.rows: list[Row] = []
         self._folder, self._person, self._arm = folder, person, arm
 

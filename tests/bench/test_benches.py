@@ -34,6 +34,7 @@ OPTIONS = {
     "stream": ["--short"],
     "tasks": ["reach", "--trials=1"],
     "training": ["--short", "--out=training"],
+    "two_arms": ["--demos=1", "--steps=100", "--trials=1", "--out=two_arms"],
     "update": ["--rounds=1", "--eager"],
 }
 OF_A_RUN = {  # benchmarks of a trained run: training arguments and benchmark options
