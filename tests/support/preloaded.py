@@ -17,7 +17,6 @@ import functools
 import gc
 import importlib
 import inspect
-import io
 import json
 import os
 import re
@@ -192,9 +191,9 @@ def _become(request: dict[str, Any], streams: list[int]) -> None:
     os.environ.clear()
     os.environ.update(request["env"])
     os.chdir(request["cwd"])
-    for output in (sys.stdout, sys.stderr):
-        assert isinstance(output, io.TextIOWrapper)
-        output.reconfigure(line_buffering="PYTHONUNBUFFERED" in os.environ or output is sys.stderr)
+    buffering = 1 if "PYTHONUNBUFFERED" in os.environ else -1
+    sys.stdout = open(1, "w", buffering, closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", 1, errors="backslashreplace", closefd=False)  # noqa: SIM115
     words = request["words"]
     _set_command_line(sys.executable, *words)
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)

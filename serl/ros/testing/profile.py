@@ -254,7 +254,7 @@ class ProfileSuite:
             poses.append((1e-9 * nanoseconds_of(message.header.stamp), message.pose.position.y))
 
         bench.make_ready()
-        bench.node.subscribe(topic_of(bench.profile.pose, ROBOT, 200), receive)
+        bench.node.subscribe(topic_of(bench.profile.pose, ROBOT, 200), receive, drain=True)
         start, sign = bench.position(), self._inward(bench, 1)
 
         def is_far() -> bool:

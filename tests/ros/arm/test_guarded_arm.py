@@ -150,7 +150,7 @@ def test_wrench_ends_in_holds_resets_stops_and_with_other_gains(tmp_path: Path) 
     with ProfileBench(tmp_path, "franka", file_of("franka"), compliance=compliance) as bench:
         assert bench.profile.target_wrench is not None
         topic = topic_of(bench.profile.target_wrench, ROBOT, 200)
-        bench.node.subscribe(topic, lambda message: sent.append(message.wrench.force.z))
+        bench.node.subscribe(topic, lambda message: sent.append(message.wrench.force.z), drain=True)
         bench.take()
         bench.recover()
         start_m, depth_m = bench.position()[2], 6.0 / 2000.0
