@@ -306,14 +306,13 @@ def _make_pair_reset(
     check: SceneCheck,
 ) -> SceneReset:
     """Return the reset of two arms, each by the task, then its own file, then the run."""
-    arms, sizes = {}, {}
+    arms = {}
     for arm, room in _pair_rooms(config, task, pair):
         home = arm.mount.common_pose(room.home)
         keep_out = [arm.mount.common_box(box) for box in room.keep_out]
         moved = getattr(robot, arm.side)
         arms[arm.side] = ArmReset(task, moved, room.reset, arm.motion, home, rng, keep_out=keep_out)
-        sizes[arm.side] = arm.motion.action_spec.shape[0]
-    return PairReset(task, arms, sizes, check)
+    return PairReset(task, arms, check)
 
 
 def _pair_rooms(

@@ -105,18 +105,14 @@ class ArmReset(SceneReset):
         self._find_part(float(reading.state["gripper"][0]))
         self.missing = self._distance(reading)
         if self.missing or not self._is_laid:
-            return _LegScript(
-                self._robot,
-                self._motion,
-                self._legs(reading),
-                not (self._is_laid or self._is_released),
-                round(_GRIP_S * self._task.config.rate_hz),
-                self._config.held,
-                self._notice,
-            )
+            return self._script(self._legs(reading))
         if trouble := self._check(reading):
             raise NeedsPerson(trouble)
         return None
+
+    def settle(self) -> Policy:
+        """Return a policy that moves the tool, which is near the drawn start, exactly there."""
+        return self._script([self._last_leg()])
 
     def confirm(self) -> None:
         """Note that a person has put the part in its place, unless the hand is to keep it."""
@@ -170,7 +166,21 @@ class ArmReset(SceneReset):
                 del before[1 : 1 + first]
                 if away_m <= self._config.lift_m:
                     del before[0]
-        return [*before, _Leg(self.start.position, orientation=self.start.quaternion, exact=True)]
+        return [*before, self._last_leg()]
+
+    def _last_leg(self) -> _Leg:
+        return _Leg(self.start.position, orientation=self.start.quaternion, exact=True)
+
+    def _script(self, legs: list[_Leg]) -> Policy:
+        return _LegScript(
+            self._robot,
+            self._motion,
+            legs,
+            not (self._is_laid or self._is_released),
+            round(_GRIP_S * self._task.config.rate_hz),
+            self._config.held,
+            self._notice,
+        )
 
     def _notice(self, event: _PathEvent) -> None:
         """Note what happened to the part on the path."""

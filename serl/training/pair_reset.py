@@ -21,7 +21,6 @@ class PairReset(SceneReset):
 
     Args:
         arms: the reset of each arm, by its side, left first; in the frame of both.
-        sizes: number of entries of each arm's action, in the same order.
         check: condition for the next episode.
     """
 
@@ -29,11 +28,10 @@ class PairReset(SceneReset):
         self,
         task: Task,
         arms: Mapping[str, ArmReset],
-        sizes: Mapping[str, int],
         check: SceneCheck = no_check,
     ) -> None:
         super().__init__(task, check)
-        self._arms, self._sizes = arms, sizes
+        self._arms = arms
 
     def begin(self) -> None:
         """Draw the start of each arm's next episode."""
@@ -54,8 +52,10 @@ class PairReset(SceneReset):
                 raise NeedsPerson(f"{side}: {request}") from None
         missing = [f"{side}: {arm.missing}" for side, arm in self._arms.items() if arm.missing]
         self.missing = "; ".join(missing)
-        if any(scripts.values()):
-            return _BothScripts(scripts, self._sizes)
+        if any(scripts.values()):  # the attempt ends nearer to both starts than it may begin
+            return _BothScripts(
+                {side: script or self._arms[side].settle() for side, script in scripts.items()}
+            )
         if trouble := self._check(reading):
             raise NeedsPerson(trouble)
         return None
@@ -87,17 +87,14 @@ def side_reading(reading: Observation, prefix: str) -> Observation:
 
 
 class _BothScripts:
-    """Policy of two arms from one for each; an arm without one stays where it is."""
+    """Policy of two arms from one for each."""
 
-    def __init__(self, scripts: Mapping[str, Policy | None], sizes: Mapping[str, int]) -> None:
-        self._scripts, self._sizes = scripts, sizes
+    def __init__(self, scripts: Mapping[str, Policy]) -> None:
+        self._scripts = scripts
 
     def __call__(self, observation: Observation) -> Action:
         """Return the next action of both arms, given a reading."""
-        parts = []
-        for side, script in self._scripts.items():
-            if script is None:
-                parts.append(np.zeros(self._sizes[side], np.float32))
-            else:
-                parts.append(script(side_reading(observation, SIDES[side])))
-        return np.concatenate(parts)
+        parts = (
+            script(side_reading(observation, SIDES[side])) for side, script in self._scripts.items()
+        )
+        return np.concatenate([*parts])

@@ -20,6 +20,7 @@ from serl.runs.scene_reset import check_reset, is_attended, make_scene_reset, re
 from serl.runs.settings import run_settings
 from serl.runs.task_setup import make_task
 from serl.training.pair_reset import PairReset
+from serl.types import Array, Observation
 
 EXAMPLES = Path(__file__).parents[2] / "docs/examples"
 
@@ -74,6 +75,26 @@ def test_pair_of_arms_resets_to_home_by_default(pair: str, tmp_path: Path) -> No
 
 class Arms:
     left = right = None
+
+
+def test_arm_near_its_start_goes_exactly_there_while_the_other_one_returns(pair: str) -> None:
+    settings = config("handover", pair)
+    reset = make_scene_reset(settings, make_task(settings), Arms(), "actor0", 0)
+    assert isinstance(reset, PairReset)
+    reset.begin()
+    state: dict[str, Array] = {}
+    for side, above_m in (("left", 0.002), ("right", 0.05)):
+        x, y, z = reset._arms[side].start.position
+        tool = np.array((x, y, z + above_m, *reset._arms[side].start.quaternion), np.float32)
+        state |= {f"{side}_tcp_pose": tool, f"{side}_target_pose": tool}
+        state |= {
+            f"{side}_tcp_twist": np.zeros(6, np.float32),
+            f"{side}_gripper": np.ones(1, np.float32),
+        }
+    reading = Observation(state)
+    script = reset(reading)
+    assert script is not None
+    assert script(reading)[2] == pytest.approx(-0.002 / 0.015, abs=1e-4)
 
 
 @pytest.mark.parametrize(
