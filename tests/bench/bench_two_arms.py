@@ -6,7 +6,7 @@ The arms are `serl sim handover --rehearsal`, in a process of their own and trea
 Each step is a command as a user types it, in a real ROS domain. A simulated person answers all
 questions, puts the bar back, and drives both arms by the topics of two devices
 (`person_at_pair.py`). The agent clones what the person does
-(HG-DAgger). It takes about 40 minutes on two idle cores.
+(HG-DAgger). It takes about 50 minutes on two idle cores.
 """
 
 from __future__ import annotations
