@@ -80,8 +80,9 @@ def test_plan_of_real_arm_has_its_trials_on_the_arm() -> None:
     ],
 )
 def test_plan_counts_trials_of_all_compared_policies(settings: dict[str, Any], trials: int) -> None:
-    given = {"steps": 20_000, "trials": 20, "selection_trials": 30, "learner": {"warm_up": 0}}
-    (found,) = (p for p in plan_of(**given | settings).parts if p.name == "selection and trials")
+    steps: dict[str, Any] = {"steps": 20_000, "learner": {"warm_up": 0}}
+    plan = plan_of(**{"trials": 20, "selection_trials": 30, **steps, **settings})
+    (found,) = (p for p in plan.parts if p.name == "selection and trials")
     assert found.amount == f"{trials} episodes"
     assert found.simulation_s == found.arm_s == pytest.approx(trials * 50 / 1000)
 

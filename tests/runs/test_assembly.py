@@ -444,7 +444,8 @@ def test_replay_capacity_respects_image_and_memory_limits(tmp_path: Path) -> Non
 
 
 def test_learner_uses_processors_that_its_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(assembly.os, "sched_getaffinity", lambda process: {8, 9, 10, 11})
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: {8, 9, 10, 11})
     monkeypatch.setattr(assembly, "_agent", lambda spec, config, seed: config.threads)
     free = CONFIG.model_copy(update={"agent": CONFIG.agent.model_copy(update={"threads": None})})
-    assert make_agent(free, make_spec(make_task(free)), 0) == 3
+    threads: object = make_agent(free, make_spec(make_task(free)), 0)
+    assert threads == 3

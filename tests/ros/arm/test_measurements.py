@@ -204,7 +204,8 @@ def test_state_is_sampled_at_stamp_of_image_of_other_arm_of_a_pair(
     monkeypatch: pytest.MonkeyPatch, own: tuple[str, ...]
 ) -> None:
     bench = GuardBench(monkeypatch, *own)
-    bench.run(0.5, **dict.fromkeys(own, 0.15))
+    late_s: Any = dict.fromkeys(own, 0.15)
+    bench.run(0.5, **late_s)
     reading = bench.read(0.44)
     assert set(sample_times(reading).values()) == {0.44}
     assert reading.stamps["robot"] == pytest.approx(0.44)
@@ -218,8 +219,8 @@ def test_both_arms_of_a_pair_are_sampled_at_stamp_of_image_of_one(
     node, views = cast(RosNode, wire), {"front": View(camera="front", width=8, height=8)}
     left = RosArm(node, "left", PROFILE, ReachConfig(views=views, observe="pixels"))
     right = RosArm(node, "right", PROFILE, ReachConfig())
-    mounted = (MountedRosArm(arm, UNMOVED_BASE) for arm in (left, right))
-    pair = RosPair(*mounted, (), views)
+    mounted = [MountedRosArm(arm, UNMOVED_BASE) for arm in (left, right)]
+    pair = RosPair(mounted[0], mounted[1], (), views)
     cameras = {"front": PublishedCamera("front")}
     drivers = [
         ArmPublisher(node, "left", PROFILE, [], cameras, SENSOR),
