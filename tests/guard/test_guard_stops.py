@@ -92,14 +92,20 @@ def test_disarm_does_not_end_protective_stop() -> None:
     assert loop.guard.state is GuardState.PROTECTIVE_STOP
 
 
-@pytest.mark.parametrize("mode", ["reset", "teleop"])
-def test_motion_after_stop_is_slow_until_policy_drives(mode: str) -> None:
+def recovered() -> Loop:
+    """Return a loop that was stopped, and armed again after the stop."""
     loop = driving()
     loop.guard.stop("test")
     loop.tick(60)
     loop.mode = "hold"
     loop.tick(3)
     recover(loop)
+    return loop
+
+
+@pytest.mark.parametrize("mode", ["reset", "teleop"])
+def test_motion_after_stop_is_slow_until_policy_drives(mode: str) -> None:
+    loop = recovered()
     back = Pose((0.45, -0.19, 0.2), DOWN)
     loop.mode, loop.target = mode, back
     assert 0.04 < max_setpoint_speed(loop, 100) <= 0.05 + 1e-9
@@ -111,12 +117,7 @@ def test_motion_after_stop_is_slow_until_policy_drives(mode: str) -> None:
 
 @pytest.mark.parametrize("mode", ["reset", "teleop"])
 def test_motion_after_stop_is_slow_for_ten_seconds_without_policy(mode: str) -> None:
-    loop = driving()
-    loop.guard.stop("test")
-    loop.tick(60)
-    loop.mode = "hold"
-    loop.tick(3)
-    recover(loop)
+    loop = recovered()
     loop.tick(1000)  # waiting does not count
     loop.mode, loop.target = mode, Pose((0.45, -0.19, 0.2), DOWN)
     assert max_setpoint_speed(loop, 600) <= 0.05 + 1e-9
