@@ -77,6 +77,7 @@ def preloading(*running: socket.socket) -> Iterator[None]:
             "cwd": os.fspath(given["cwd"] or os.getcwd()),
             "session": given["start_new_session"],
             "parent": os.getpid(),
+            "priority": os.getpriority(os.PRIO_PROCESS, 0),
         }
         self.pid = _fork(
             servers[0], request, [i if fd == -1 else fd for i, fd in enumerate(streams)]
@@ -188,6 +189,8 @@ def _become(request: dict[str, Any], streams: list[int]) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if request["session"]:
         os.setsid()
+    if request["priority"] != os.getpriority(os.PRIO_PROCESS, 0):
+        os.setpriority(os.PRIO_PROCESS, 0, request["priority"])
     os.environ.clear()
     os.environ.update(request["env"])
     os.chdir(request["cwd"])

@@ -107,7 +107,7 @@ class ProfileBench(GuardProcesses):
         self.start_guard("--arm", str(self._file))
         self.arm = RosArm(self.node, ROBOT, self.profile, TaskConfig(motion=self.motion))
         self.node.every(0.015, self.arm.beat)  # also while a test waits
-        self.arm.settle()
+        self.enter_context(self.arm)
         self.until("disarmed")
 
     def start_fake(self, driver: Path) -> subprocess.Popen[str]:
