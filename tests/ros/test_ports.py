@@ -63,20 +63,26 @@ def locked(domain: Domain) -> Iterator[None]:
 
 
 def test_node_rejoins_domain_after_another_process_released_its_port(
-    domain: Domain, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    domain: Domain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    received: list[str] = []
+    create, received, joined = RosNode._create, list[str](), list[bool]()
+
+    def count(node: RosNode, name: str) -> bool:
+        joined.append(create(node, name))
+        return joined[-1]
 
     def hold() -> None:
         with locked(domain):
             held.set()
-            eventually(lambda: "Failed init_port" in capfd.readouterr().out)  # from Fast DDS
+            eventually(lambda: joined)
 
+    monkeypatch.setattr(RosNode, "_create", count)
     held, holding = threading.Event(), threading.Thread(target=hold)
     holding.start()
     held.wait()
     with RosNode("first", tmp_path) as node:
         holding.join()
+        assert not joined[0]
         assert reads_domain(read_ports(), domain.id)
         node.subscribe(ACTORS, lambda message: received.append(message.data))
         with RosNode("second", tmp_path) as other:
