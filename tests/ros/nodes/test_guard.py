@@ -110,7 +110,7 @@ def test_guard_without_clock_publisher_reports_it_and_refuses_arming(bench: Guar
         bench.until("disarmed")
         eventually(lambda: bench.counts.get("pose: future", 0.0) > 0.0)
         said = "use_sim_time is true, and /clock has no publisher"
-        assert bench.call("arm") == (False, f"not now: {said}")
+        eventually(lambda: bench.call("arm") == (False, f"not now: {said}"))
         name = f"guard {bench.prefix}"  # other tests may run a guard, too
         tools.listen(name, 1)
         assert tools.statuses(name)[-1].message == f"disarmed; {said}"
@@ -229,17 +229,19 @@ def test_guard_refuses_arming_with_missing_joints_or_tool_outside_box(
     bench.start_arm(joints=6)
     bench.start_guard()
     bench.until("disarmed")
+
+    def is_refused(begin: str, end: str) -> bool:
+        armed, answer = bench.call("arm")
+        assert not armed
+        return answer.startswith(begin) and answer.endswith(end)
+
     line = "not now: joints: 6 numbers, expected 7 ("
-    eventually(lambda: bench.call("arm")[1].startswith(line))
-    assert bench.call("arm")[1].endswith("/arm/joint_states)")
+    eventually(lambda: is_refused(line, "/arm/joint_states)"))
     bench.set_arm_faults(away_m=0.4)
     begun = (
         "not now: pose: the tool is outside the box (x is 0.850 m, motion.box from 0.3 to 0.6 m)"
     )
-    eventually(lambda: bench.call("arm")[1].startswith(begun))
-    armed, said = bench.call("arm")
-    assert not armed
-    assert said.endswith("/arm/current_pose)")
+    eventually(lambda: is_refused(begun, "/arm/current_pose)"))
     assert not any(line.words[0] == "setpoint" for line in bench.lines(0.0))
 
 
@@ -284,7 +286,7 @@ def test_stopped_guard_sends_no_gripper_commands(moving: GuardBench) -> None:
     settled_s = record_times_s("setpoint", stopped_s)[10]  # earlier commands were in transit
     assert gripper_count(settled_s) == 0
     eventually(lambda: moving.call("ack")[0])
-    assert moving.call("reset")[0]
+    eventually(lambda: moving.call("reset")[0])
 
 
 @pytest.mark.skipif(os.getuid() == 0, reason="root may write everywhere")
