@@ -47,12 +47,10 @@ class SetupTerminal:
         self._awaited_key = ""
         self._typed.drop()
         print(question, end=" ", flush=True)
-        if (answer := self._line(None) or "") == "q":
-            raise SessionLeft("by choice")
-        return answer
+        return self._line(None) or ""
 
     def pressed(self, key: str) -> bool:
-        """Return whether a line was entered, and consume it."""
+        """Return whether a line was entered, and consume it; raises as `ask`."""
         if key != self._awaited_key:
             self._awaited_key = key
             self._typed.drop()
@@ -60,9 +58,12 @@ class SetupTerminal:
 
     def _line(self, timeout_s: float | None) -> str | None:
         try:
-            return self._typed.line(timeout_s)
+            typed = self._typed.line(timeout_s)
         except TerminalClosed:
             raise SessionLeft("no more answers") from None
+        if typed == "q":
+            raise SessionLeft("by choice")
+        return typed
 
 
 def setup_options(parser: argparse.ArgumentParser) -> None:

@@ -20,7 +20,6 @@ from serl.cli import setup as setup_command
 from serl.cli.setup import SetupTerminal, walk
 from serl.errors import BadInput
 from serl.ros.setup.checks import SessionLeft, StepFailed, ask_to_begin
-from serl.system.terminal import TerminalClosed
 from serl.workspace import SetupResult
 
 SIM: ArmProfile = plugins.load("robot", "sim")
@@ -229,21 +228,12 @@ def test_closed_stdin_leaves_setup(monkeypatch: pytest.MonkeyPatch) -> None:
             SetupTerminal().pressed("key")
 
 
-@pytest.mark.parametrize("typed", ["q\n", ""])
-def test_q_or_end_of_input_leaves_setup_at_any_question(
-    typed: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    terminal = SetupTerminal()
-    lines = iter(["n", *typed.split()])
-
-    def line(timeout_s: float | None) -> str:
-        try:
-            return next(lines)
-        except StopIteration:
-            raise TerminalClosed from None
-
-    monkeypatch.setattr(terminal._typed, "line", line)
+def test_q_leaves_setup_at_any_question_and_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal, lines = SetupTerminal(), iter(["n", "q", "q"])
+    monkeypatch.setattr(terminal._typed, "line", lambda timeout_s: next(lines))
     monkeypatch.setattr(terminal._typed, "drop", lambda: None)
     assert terminal.ask("free", "Is the way free?") == "n"
     with pytest.raises(SessionLeft):
         ask_to_begin(terminal, "move", "The arm will move. Enter begins")
+    with pytest.raises(SessionLeft):
+        terminal.pressed("stop_button")

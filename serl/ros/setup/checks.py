@@ -51,7 +51,11 @@ class Asker(Protocol):
         ...
 
     def pressed(self, key: str) -> bool:
-        """Check whether Enter was pressed since the first call for this key; never waits."""
+        """Check whether Enter was pressed since the first call for this key; never waits.
+
+        Raises:
+            SessionLeft: the person answered `q`, or is gone.
+        """
         ...
 
 
