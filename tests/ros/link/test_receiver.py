@@ -30,6 +30,7 @@ from serl.log.wire import (
 from serl.ros.link import receiver as transport_module
 from serl.ros.link.receiver import LearnerTransport
 from serl.ros.node import RosNode
+from serl.ros.nodes.learner import LearnerNode
 from serl.ros.testing.processes import eventually
 from serl.ros.topics import ACKS, ACTORS, REFUSED, TRANSITIONS, to_cdr
 from serl.runs.config import resolve
@@ -194,18 +195,24 @@ def test_actor_keeps_one_stream_over_many_restarts(ends: tuple[LearnerTransport,
     assert not any(transport.cursors.values())
 
 
-def test_actor_beyond_the_actors_setting_is_refused(run: Run) -> None:
-    with RosNode("learner", run.folder) as node:
-        transport = LearnerTransport(node, SPEC, run.folder.name, actors=2)
-        refusals: list[str] = []
+def test_actor_beyond_the_actors_setting_of_its_run_is_refused(tmp_path: Path) -> None:
+    config = resolve({"task": "reach", "actors": 2})
+    folder, refusals = RunFolder.create(tmp_path, config, datetime(2026, 11, 21)), list[str]()
+    with (
+        MetricsWriter(folder.path) as metrics,
+        closing(Continuation(folder, metrics)) as continuation,
+        RosNode("learner", folder.path, managed=True) as node,
+    ):
+        transport = LearnerNode(node, folder)._open_end(continuation)
+        assert isinstance(transport, LearnerTransport)
         node.subscribe(REFUSED, lambda message: refusals.append(message.data))
-        sender = Sender(node, run.folder.name)
+        sender = Sender(node, folder.name)
         for actor in ("left", "right"):
-            sender.introduce(actor)
+            sender.introduce(actor, continuation.spec)
         eventually(lambda: transport.actors == {"left", "right"})
-        sender.introduce("evil")
+        sender.introduce("evil", continuation.spec)
         eventually(lambda: refusals)
-        sender.introduce("left")  # a known actor may restart
+        sender.introduce("left", continuation.spec)  # a known actor may restart
         assert json.loads(refusals[0]) == {
             "actor": "evil",
             "epoch": 1,
