@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from pathlib import Path
 
@@ -11,50 +10,8 @@ import pytest
 from serl import plugins
 from serl.cli import main as cli
 from serl.errors import BadInput
-from serl.runs.config import resolve
 
-HERE = Path(__file__).parent
-
-
-def install(folder: Path, package: str, entries: str, **modules: str) -> None:
-    """Create the files that `pip install --target` writes for a package, except RECORD."""
-    info = folder / f"{package}-1.0.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(entries)
-    for name, text in modules.items():
-        (folder / f"{name}.py").write_text(text)
-
-
-@pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a folder of packages on `sys.path`."""
-    monkeypatch.syspath_prepend(str(tmp_path))
-    return tmp_path
-
-
-KINDS = {
-    "task": ("near", "near"),
-    "robot": ("my_arm", "my_arm"),
-    "agent": ("td3", "td3:TD3"),
-    "device": ("pad", "pad"),
-    "person": ("lazy_person", "lazy_person:Lazy"),
-    "transport": ("spool", "spool"),
-    "reward": ("high_reward", "high_reward:High"),
-}
-
-
-@pytest.fixture
-def lab(site: Path) -> Path:
-    """Install a package with one plug-in of each kind; return its folder."""
-    entries = "".join(
-        f"[{plugins.GROUPS[kind]}]\nlab_{name} = {value}\n"  # type: ignore[index]
-        for kind, (name, value) in KINDS.items()
-    )
-    install(site, "labrobots", entries)
-    for name, _ in KINDS.values():
-        shutil.copy(HERE / f"{name}.py", site)
-    return site
+from .conftest import KINDS, install
 
 
 @pytest.mark.parametrize("kind", list(plugins.GROUPS))
@@ -63,13 +20,6 @@ def test_each_plugin_kind_loads_by_entry_point_name(kind: plugins.Kind, lab: Pat
     made = plugins.load(kind, f"lab_{name}")
     assert getattr(made, "__module__", name) in (name, "serl.arm_profile")
     assert [each.package for each in plugins.installed(kind)] == ["labrobots"]
-
-
-def test_installed_agent_settings_are_checked_as_agent_settings(lab: Path) -> None:
-    config = resolve({"agent": {"algorithm": "lab_td3", "width": 8}})
-    assert config.agent.model_dump()["width"] == 8
-    with pytest.raises(BadInput, match=r"agent\.wide: unknown setting; did you mean 'agent.width'"):
-        resolve({"agent": {"algorithm": "lab_td3", "wide": 8}})
 
 
 BROKEN = {
