@@ -69,6 +69,7 @@ MISTAKES = {
     "train reach --robot franka --demos 0 --trial_actions sampled": "real arm take the mode of",
     "train reach --robot frank": "expected one of franka, kinova_gen3, sim,",
     "train handover --robot sim": "driven by 'bimanual' in this process only",
+    "train handover --robot franka": "driven by 'bimanual' in this process only",
     "train reach --agent.algorithm ppo": "agent.algorithm: unknown agent 'ppo': expected one of bc",
     "train reach --intervention nobody": "intervention: unknown person 'nobody': expected one of e",
     "train reach --reward.kind mine": "reward.kind: unknown reward 'mine': expected one of class",
