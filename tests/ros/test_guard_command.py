@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import signal
 import subprocess
 import threading
@@ -80,6 +82,30 @@ def test_guard_command_prints_box_that_the_workspace_cuts(
     printed = capsys.readouterr().out
     assert printed.startswith("the guard keeps the tool in x 0.300 to "), printed
     assert "m: the box of reach, cut by the taught workspace of sim\n" in printed
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_guard_command_requests_real_time_priority(
+    allowed: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    requests: list[object] = []
+
+    def schedule(process: int, policy: int, parameters: os.sched_param) -> None:
+        requests.append((process, policy, parameters.sched_priority))
+        if not allowed:
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "sched_setscheduler", schedule)
+    monkeypatch.setattr(guard_node, "run", lambda *arguments: requests.append("guards"))
+    monkeypatch.setenv("ROS_DOMAIN_ID", "63")
+    write_robot(tmp_path / "arm.yaml", SIM.model_copy(update={"workspace": WORKSPACE}))
+    code = cli.main(["guard", str(tmp_path / "arm.yaml"), "--fifo", "50"])
+    assert requests == [(0, os.SCHED_FIFO, 50), *(["guards"] if allowed else [])]
+    assert code == (cli.DONE if allowed else cli.BAD_INPUT)
+    assert ("--fifo 50: Operation not permitted\n" in capsys.readouterr().err) != allowed
 
 
 def test_guard_command_proposes_no_setting_for_an_arm_without_workspace(
