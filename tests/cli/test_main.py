@@ -168,7 +168,8 @@ def test_second_learner_of_run_is_refused(serl: Serl, tmp_path: Path) -> None:
     (run.path / "ros_domain").write_text("7")
     with run.lock_learner():
         for words in (["learner"], ["train", "--resume"]):
-            assert "its learner is in use by process" in refused(serl, *words, run.path)
+            line = f"its learner is in use by process {os.getpid()} "
+            assert line in refused(serl, *words, run.path)
     assert (run.path / "ros_domain").read_text() == "7"
 
 

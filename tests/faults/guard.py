@@ -12,7 +12,7 @@ import pytest
 
 from serl.errors import BadInput
 from serl.guard.checks import MessageRefusal, check_command, is_inside
-from serl.guard.guard import GuardState, MessageInfo
+from serl.guard.guard import GuardState, Latch, MessageInfo
 from serl.guard.latch import LatchFile
 from serl.motion import Pose
 
@@ -263,6 +263,12 @@ def singular(folder: Path) -> None:
             loop.joints[joint] += 1.7 * TICK_S
             loop.tick()
             assert (loop.guard.state == "protective stop") == (tick > 31) or 29 < tick < 36, tick
+        assert loop.guard.cause == f"joint {joint + 1} turns faster than 1.5 rad/s, and goes on"
+        with pytest.raises(BadInput, match=f"not now: joint {joint + 1} turns faster"):
+            loop.guard.ack(loop.now_s)
+        loop.mode = "hold"  # a person's hands are off
+        loop.tick(30)
+        assert loop.guard.ack(loop.now_s) == "disarmed"
 
 
 @REGISTRY.fault(
@@ -345,6 +351,12 @@ def clock_jumps(folder: Path) -> None:
         loop.tick(100)
         assert loop.guard.state == "policy"
         assert not loop.guard.counts
+        sent = loop.message_info()
+        loop.jump_s += jump_s  # while a command is in transit
+        loop.guard.command(numbers(START), sent._replace(wall_s=loop.message_info().wall_s))
+        loop.tick()
+        assert loop.guard.state == "hold"
+        loop.ticks_until(GuardState.POLICY, limit=25)
         loop.mode = None  # silence is still detected
         assert loop.ticks_until(GuardState.HOLD) <= 12
     for ahead_s in (0.06, 3600.0):
@@ -402,7 +414,7 @@ def emergency_stops(folder: Path) -> None:
         loop = Loop(file.read())
         loop.mode, loop.target = "policy", Pose((0.45, 0.19, 0.2), DOWN)
         assert loop.tick(100) is None
-        assert loop.guard.state == "estop"
+        assert loop.guard.latch == Latch(GuardState.ESTOP, "a person")
         for act in (loop.guard.arm, loop.guard.reset):
             with pytest.raises(BadInput):
                 act(loop.now_s)

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from itertools import cycle
 from pathlib import Path
 from random import Random
 from stat import S_ISDIR
@@ -14,10 +15,11 @@ from unittest.mock import patch
 from serl.log.episode_log import LogConfig
 from serl.log.episode_reader import PART, EpisodeFile, episode_paths
 from serl.log.recovery import recover
+from serl.testing.samples import encoded
 from serl.types import Key
 
 from .logs import EVERY_STEP, append_until_refused, open_log
-from .records import episode, keys
+from .records import episode, keys, records_of
 from .registry import REGISTRY, Level
 
 PAGE = 4096
@@ -26,9 +28,9 @@ PAGE = 4096
 @REGISTRY.fault(
     9,
     "Power cut",
-    injected="an open log is cut at every seventh byte of its records, and 4 KiB of garbage "
-    "follow; or files created since the last sync of their folder are missing, and a random half "
-    "of the pages after the synced bytes of a file is zero",
+    injected="an open log is cut at every seventh byte of its records, and nothing, 4 KiB of zeros "
+    "or 4 KiB of garbage follow; or files created since the last sync of their folder are missing, "
+    "and a random half of the pages after the synced bytes of a file is zero",
     required="the records before the cut are read; at most the last second is lost, and with "
     "`fsync: step` nothing is lost",
     level=Level.UNIT,
@@ -50,7 +52,8 @@ def power_cut(folder: Path) -> None:
 @REGISTRY.fault(
     9,
     "Power cut",
-    injected="an open log is cut at every byte of its records, and 4 KiB of garbage follow",
+    injected="an open log is cut at every byte of its records, and nothing, 4 KiB of zeros or "
+    "4 KiB of garbage follow",
     required="the records before the cut are read",
     level=Level.SOAK,
 )
@@ -62,17 +65,16 @@ def _cut_everywhere(folder: Path, rng: Random, every: int) -> None:
     with open_log(folder / "whole") as log:
         append_until_refused(log, 1, 2)
     (path,) = episode_paths(folder / "whole")
-    data, expected = path.read_bytes(), keys(path)
+    data, expected = path.read_bytes(), encoded(episode(0, 2))
     with closing(EpisodeFile(path)) as file:
         file.next_message()
         first = file.offset
-    garbage = rng.randbytes(PAGE)
+    garbage = cycle((b"", bytes(PAGE), rng.randbytes(PAGE)))
     part = folder / f"1-000000{PART}"
     seen = set()
     for cut in (*range(0, first, 7 * every), *range(first, len(data), every)):
-        part.write_bytes(data[:cut] + garbage)
-        with closing(EpisodeFile(part)) as file:
-            found = [file.record(message).key for message in file.prefix()]
+        part.write_bytes(data[:cut] + next(garbage))
+        found = encoded(records_of(part))
         assert found == expected[: len(found)], cut
         seen.add(len(found))
     assert seen == set(range(len(expected) + 1))

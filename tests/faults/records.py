@@ -65,8 +65,12 @@ def write_log(
     return episode_paths(folder)
 
 
+def records_of(path: Path) -> list[Record]:
+    """Return the records in one file."""
+    found = read_episode(path, SPEC)
+    return [*found.steps, *([found.end] if found.end else [])]
+
+
 def keys(path: Path) -> list[Key]:
     """Return the keys of the records in one file."""
-    found = read_episode(path, SPEC)
-    records: list[Record] = [*found.steps, *([found.end] if found.end else [])]
-    return [record.key for record in records]
+    return [record.key for record in records_of(path)]

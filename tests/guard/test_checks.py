@@ -203,21 +203,6 @@ def test_held_arm_outside_box_keeps_its_pose() -> None:
     assert loop.fake.pose.position == pytest.approx(place, abs=1e-3)
 
 
-def test_clock_jump_invalidates_only_messages_in_flight() -> None:
-    loop = driving()
-    for jump_s in (3600.0, -3600.0):
-        info = loop.message_info()
-        loop.jump_s += jump_s
-        late = info._replace(wall_s=loop.message_info().wall_s)
-        loop.guard.command(numbers(START), late)  # a command stamped before the jump
-        loop.tick()
-        assert loop.guard.state == "hold"
-        loop.ticks_until(GuardState.POLICY, limit=25)
-    loop.jump_s += 3600.0  # a jump between two messages has no effect
-    loop.tick(100)
-    assert loop.guard.state == "policy"
-
-
 @pytest.mark.parametrize(
     ("text", "beat"),
     [

@@ -73,11 +73,6 @@ def test_latch_file_of_another_user_reads_as_estop(
     assert "is of the user" in file.read().cause
 
 
-def test_folder_in_place_of_latch_file_reads_as_estop(tmp_path: Path) -> None:
-    (tmp_path / "arm.latch").mkdir()
-    assert LatchFile(tmp_path / "arm.latch").read().state is GuardState.ESTOP
-
-
 def test_latch_cause_is_one_line_of_bounded_length(tmp_path: Path) -> None:
     file = LatchFile(tmp_path / "arm.latch")
     file.write(Latch(GuardState.ESTOP, "two\nlines \ud800 " + "\U0001f916" * 5000))

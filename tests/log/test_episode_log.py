@@ -97,11 +97,3 @@ def test_second_writer_is_refused_while_first_is_open(tmp_path: Path) -> None:
         with pytest.raises(BadInput, match="in use by process"):
             recover(tmp_path)
     open_log(tmp_path, EPOCH + 1).close()
-
-
-def test_epoch_cannot_be_used_twice(tmp_path: Path) -> None:
-    items = random_records(1)
-    write_log(tmp_path, items)
-    with pytest.raises(BadInput, match="already has episodes of the epoch"):
-        open_log(tmp_path)
-    open_log(tmp_path, EPOCH + 1).close()

@@ -44,30 +44,6 @@ def test_epochs_and_episodes_are_read_in_order(tmp_path: Path) -> None:
     assert encoded(list(read_records(tmp_path, SPEC))) == encoded(early + late)
 
 
-def test_truncated_open_file_gives_prefix_of_records(tmp_path: Path) -> None:
-    items = random_records(3, spec=BLIND, ended=False)
-    part = leave_open(tmp_path, items, BLIND)
-    expected, lengths = encoded(items), set()
-    for cut in range(part.stat().st_size, -1, -11):
-        os.truncate(part, cut)
-        found = encoded(list(read_episode(part, BLIND).steps))
-        assert found == expected[: len(found)]
-        lengths.add(len(found))
-    assert lengths == {0, 1, 2, 3}
-
-
-def test_open_file_ending_in_garbage_gives_prefix_of_records(tmp_path: Path) -> None:
-    items = random_records(3, ended=False)
-    part = leave_open(tmp_path, items)
-    data, expected = part.read_bytes(), encoded(items)
-    for cut in range(len(data) - 900, len(data), 17):
-        for garbage in (bytes(500), b"\xa5" * 500):
-            part.write_bytes(data[:cut] + garbage)
-            found = encoded(list(read_episode(part, SPEC).steps))
-            assert 2 <= len(found) <= 3
-            assert found == expected[: len(found)]
-
-
 def test_truncated_or_extended_sealed_file_is_refused(tmp_path: Path) -> None:
     (path,) = write_log(tmp_path, random_records(1, spec=BLIND), spec=BLIND)
     data = path.read_bytes()

@@ -149,14 +149,6 @@ def test_renamed_run_with_episodes_is_refused(tmp_path: Path) -> None:
         renamed.writable()
 
 
-def test_second_learner_is_refused_with_process_id_of_first(tmp_path: Path) -> None:
-    run = RunFolder.create(tmp_path, CONFIG, NOW)
-    refused = pytest.raises(BadInput, match=rf"in use by process {os.getpid()} ")
-    with run.lock_learner(), refused:
-        RunFolder.open(run.path).lock_learner()
-    run.lock_learner().close()
-
-
 def test_checkpoints_needed_for_selection_are_kept(tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path, CONFIG, NOW)
     for step in range(CONFIG.selection_checkpoints + 3):

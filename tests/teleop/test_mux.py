@@ -18,25 +18,6 @@ class TestTeleopMux(TeleopSuite):
         return TeleopMux([bench.person, Bench().person], Bench().person), SPEC
 
 
-def test_mux_lets_one_operator_drive_and_script_only_without_any() -> None:
-    two = Two()
-    assert moved(two.tick()) == [-1.0, -1.0]
-    assert two.one.scripted
-    two.second.pad.axes["x"] = 0.25
-    two.second.pad.hold()
-    assert moved(two.tick()) == [0.25, 0.0]
-    assert not two.one.scripted
-    two.first.pad.axes["x"] = 1.0
-    two.first.pad.hold()  # comes later and waits
-    assert moved(two.tick()) == [0.25, 0.0]
-    assert two.one.owner is two.second.person
-    two.second.pad.hold(False)
-    for _ in range(3):
-        action = two.tick()
-    assert moved(action) == [1.0, 0.0]
-    assert two.one.owner is two.first.person
-
-
 def test_mux_holds_robot_for_silent_owner_until_release() -> None:
     two = Two()
     two.first.pad.hold()
