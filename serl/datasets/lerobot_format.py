@@ -49,6 +49,7 @@ _CRF = {"crf": "14", "g": "2"}  # PSNR above 40 dB; frames are read in random or
 _MAX_JSON_BYTES = 64 << 20
 _MAX_TABLE_BYTES = 1 << 30  # of an episode, or of the table of episodes
 _MAX_FRAME_BYTES = 4_000_000_000  # decoded, of an episode and camera
+_PICTURES = ("PNG", "JPEG", "WEBP")  # Pillow runs Ghostscript for EPS, which is a program
 _FIELD = re.compile(r"\{(\w+)(?::0(\d)d)?\}")
 _DAMAGES = (OSError, pa.ArrowException, LookupError, TypeError, ValueError, AttributeError,
             ArithmeticError, MemoryError, Picture.DecompressionBombError)  # fmt: skip
@@ -359,7 +360,8 @@ def _episode(
         elif feature["dtype"] == "image":
             pictures = (each["bytes"] for each in table.column(name).to_pylist())
             seen[name] = _stacked(
-                np.asarray(Picture.open(io.BytesIO(each)).convert("RGB")) for each in pictures
+                np.asarray(Picture.open(io.BytesIO(each), formats=_PICTURES).convert("RGB"))
+                for each in pictures
             )
         else:
             seen[name] = columns[name]

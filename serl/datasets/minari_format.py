@@ -13,23 +13,32 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
+import h5py
 import minari
 import numpy as np
 from minari.data_collector import EpisodeBuffer
+from PIL import EpsImagePlugin
+from PIL.Image import DecompressionBombError
 
 from serl.datasets.exchange import Dataset, EpisodeArrays, Origin, success_reason
 from serl.datasets.export import Recorded
+from serl.datasets.robomimic_format import check_array
 from serl.datasets.serl_import import Values
 from serl.errors import BadInput, CorruptData
 from serl.specs import ArraySpec, Spec, array_name
+from serl.system.files import check_regular, read_bounded
 
 _ROOT = "MINARI_DATASETS_PATH"
 _SPEC, _ROBOT = "serl_spec", "serl_robot"
 _TEXTS = ("source", "provenance")
 _NUMBERS = ("requested", "policy_version", "wall_s")
 _DAMAGES = (OSError, LookupError, ValueError, TypeError, AttributeError, AssertionError,
-            MemoryError, RuntimeError)  # fmt: skip
+            MemoryError, RuntimeError, DecompressionBombError)  # fmt: skip
 """Errors of a damaged data set; HDF5 raises `RuntimeError` for many damages."""
+EpsImagePlugin.gs_binary = False  # minari opens pictures of any format, and EPS is a program
+_MAX_JSON_BYTES = 64 << 20
+_MAX_FILE_BYTES = 1 << 44
+_MAX_EPISODES = 1_000_000
 
 
 def write(data: Recorded, out: Path) -> int:
@@ -135,6 +144,7 @@ def read(folder: Path) -> Dataset:
     if len(found) != 1:
         raise BadInput(f"{folder}: expected one Minari data set, found {len(found)}")
     try:
+        _check_metadata(found[0] / "metadata.json")
         dataset = minari.MinariDataset(found[0])
         metadata = dataset.storage.metadata
         spec = Spec.model_validate_json(metadata[_SPEC]) if _SPEC in metadata else None
@@ -144,8 +154,43 @@ def read(folder: Path) -> Dataset:
     return Dataset(Origin(robot, spec=spec), _episodes(dataset, spec is not None))
 
 
+def _check_metadata(path: Path) -> None:
+    """Raise `ValueError` for metadata without both spaces, or with too many episodes.
+
+    Without a space, minari makes the environment that the metadata describe, whose class may be
+    any function of any Python module.
+    """
+    values = json.loads(read_bounded(path, _MAX_JSON_BYTES))
+    for name in ("observation_space", "action_space"):
+        if not isinstance(values.get(name), str):
+            raise ValueError(f"metadata.json: expected {name}, the description of a space")
+    if not 0 <= values["total_episodes"] <= _MAX_EPISODES:
+        raise ValueError(f"metadata.json: total_episodes: expected 0 to {_MAX_EPISODES}")
+
+
+def _check_arrays(group: Any, seen: set[int]) -> None:
+    """Raise `ValueError` for an array that `check_array` refuses, or an object linked twice.
+
+    Minari would read groups that contain each other without an end.
+    """
+    for each in group.values():
+        place = h5py.h5o.get_info(each.id).addr
+        if each.file.filename != group.file.filename or place in seen:
+            raise ValueError(f"{each.name}: expected an object of the file itself, linked once")
+        seen.add(place)
+        if isinstance(each, h5py.Group):
+            _check_arrays(each, seen)
+        else:
+            check_array(each, group)
+
+
 def _episodes(dataset: Any, own: bool) -> Iterator[EpisodeArrays]:
     try:
+        if dataset.storage.FORMAT == "hdf5":
+            path = dataset.storage.data_path / "main_data.hdf5"
+            check_regular(path, _MAX_FILE_BYTES)
+            with h5py.File(path, "r") as file:
+                _check_arrays(file, set())
         yield from _read_episodes(dataset, own)
     except _DAMAGES as error:
         line = str(error).partition("\n")[0]

@@ -122,14 +122,18 @@ def _episodes(path: Path) -> Iterator[EpisodeArrays]:
 
 
 def _check_arrays(group: Any) -> None:
-    """Raise `ValueError` for an array that is too large or lies in another file."""
+    """Raise `ValueError` for an array that `check_array` refuses."""
     for rows in (*group.values(), *group["obs"].values(), *group.get("next_obs", {}).values()):
-        if isinstance(rows, h5py.Group):
-            continue
-        if rows.nbytes > _MAX_BYTES:
-            raise ValueError(f"{rows.name}: {rows.nbytes} bytes, allowed {_MAX_BYTES}")
-        if rows.external or rows.file.filename != group.file.filename:
-            raise ValueError(f"{rows.name}: expected an array of the file itself")
+        if not isinstance(rows, h5py.Group):
+            check_array(rows, group)
+
+
+def check_array(rows: Any, group: Any) -> None:
+    """Raise `ValueError` for an array that is too large or lies in another file than a group."""
+    if rows.nbytes > _MAX_BYTES:
+        raise ValueError(f"{rows.name}: {rows.nbytes} bytes, allowed {_MAX_BYTES}")
+    if rows.external or rows.file.filename != group.file.filename:
+        raise ValueError(f"{rows.name}: expected an array of the file itself")
 
 
 def _episode(group: Any) -> EpisodeArrays:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,9 +14,11 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from PIL import Image as Picture
 
 from serl.cli.main import main
 from serl.datasets import lerobot_format
+from serl.errors import CorruptData
 from serl.log.episode_reader import episode_paths, read_episode
 from serl.runs.config import resolve
 from serl.runs.task_setup import make_spec, make_task
@@ -128,6 +131,28 @@ def test_features_of_equal_last_part_keep_longer_names(tmp_path: Path) -> None:
     seen = next(lerobot_format.read(tmp_path).episodes).observations
     assert seen.keys() == {"top", "state", "left.pose", "right.pose", "force"}
     assert [seen[name][0] for name in ("left.pose", "right.pose", "force")] == [0.0, 1.0, 2.0]
+
+
+@pytest.mark.parametrize(("kind", "is_read"), [("PNG", True), ("EPS", False)])
+def test_pictures_of_formats_with_programs_are_refused(
+    tmp_path: Path, kind: str, is_read: bool
+) -> None:
+    """Pillow calls Ghostscript for a picture in EPS."""
+    write_joined(tmp_path, [0, 1, 2, 3, 4])
+    Picture.fromarray(moving_square(3)).save(stream := io.BytesIO(), kind)
+    path = tmp_path / "data/chunk-000/file-000.parquet"
+    table = pd.read_parquet(path)
+    table["observation.images.side"] = [{"bytes": stream.getvalue(), "path": ""}] * len(table)
+    table.to_parquet(path)
+    info = json.loads((tmp_path / "meta/info.json").read_text())
+    info["features"]["observation.images.side"] = {"dtype": "image", "shape": [48, 64, 3]}
+    (tmp_path / "meta/info.json").write_text(json.dumps(info))
+    episodes = lerobot_format.read(tmp_path).episodes
+    if is_read:
+        np.testing.assert_array_equal(next(episodes).observations["side"][0], moving_square(3))
+    else:
+        with pytest.raises(CorruptData, match="UnidentifiedImageError"):
+            next(episodes)
 
 
 def test_results_of_many_episodes_are_read(tmp_path: Path) -> None:

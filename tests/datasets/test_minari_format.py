@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
+import h5py
 import minari
 import numpy as np
 import pytest
@@ -18,6 +20,7 @@ from minari.data_collector import EpisodeBuffer
 from serl import plugins
 from serl.cli.main import main
 from serl.datasets import minari_format
+from serl.errors import CorruptData
 from serl.log.episode_reader import episode_paths, read_episode
 from serl.runs.config import resolve
 from serl.runs.task_setup import make_spec, make_task
@@ -207,6 +210,37 @@ def test_import_uses_success_settings_of_task(
     write_pendulum(tmp_path, [{"upright": upright, "is_success": np.zeros(3, bool)}], reward)
     (found,), _ = imported(PENDULUM, tmp_path, f"--task_config.{setting}", value)
     assert outcomes(found) == [(reward, False, False), (reward, True, False)]
+
+
+def test_data_set_that_describes_an_environment_runs_no_code(tmp_path: Path) -> None:
+    write_pendulum(tmp_path, [None])
+    (path,) = tmp_path.rglob("data/metadata.json")
+    values, called = json.loads(path.read_text()), tmp_path / "called"
+    del values["observation_space"]
+    spec = gymnasium.envs.registration.EnvSpec(
+        "X-v0", entry_point="os:mkdir", kwargs={"path": str(called)}
+    )
+    path.write_text(json.dumps({**values, "env_spec": spec.to_json()}))
+    with pytest.raises(CorruptData, match="expected observation_space"):
+        minari_format.read(tmp_path)
+    assert not called.exists()
+
+
+@pytest.mark.parametrize("kind", ["large", "foreign", "twice"])
+def test_hostile_minari_file_is_refused_before_it_is_read(tmp_path: Path, kind: str) -> None:
+    write_pendulum(tmp_path, [{"x": np.zeros(4)}])
+    (path,) = tmp_path.rglob("main_data.hdf5")
+    other = tmp_path / "other.hdf5"
+    with h5py.File(other, "w") as file:
+        file["x/y"] = np.zeros(4)
+    with h5py.File(path, "r+") as file:
+        infos = file["episode_0/infos"]
+        if kind == "large":  # takes no space on disk
+            infos.create_dataset("big", (10**12,), np.float32, chunks=(1024,))
+        else:
+            infos["again"] = infos if kind == "twice" else h5py.ExternalLink(other, "/x")
+    with pytest.raises(CorruptData, match=r": /episode_0/infos/|/x: expected an object of the"):
+        next(minari_format.read(tmp_path).episodes)
 
 
 GOALS = spaces.Dict(
