@@ -133,6 +133,16 @@ def test_features_of_equal_last_part_keep_longer_names(tmp_path: Path) -> None:
     assert [seen[name][0] for name in ("left.pose", "right.pose", "force")] == [0.0, 1.0, 2.0]
 
 
+def test_files_of_data_set_may_be_links_as_in_cache_of_hub(tmp_path: Path) -> None:
+    folder, blobs = tmp_path / "snapshot", tmp_path / "blobs"
+    write_joined(folder, [0, 1, 2, 3, 4])
+    blobs.mkdir()
+    for number, path in enumerate([each for each in folder.rglob("*") if each.is_file()]):
+        path.rename(blobs / str(number))
+        path.symlink_to(blobs / str(number))
+    assert [len(each) + 1 for each in lerobot_format.read(folder).episodes] == list(LENGTHS)
+
+
 @pytest.mark.parametrize(("kind", "is_read"), [("PNG", True), ("EPS", False)])
 def test_pictures_of_formats_with_programs_are_refused(
     tmp_path: Path, kind: str, is_read: bool
