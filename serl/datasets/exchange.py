@@ -21,16 +21,19 @@ from serl.datasets.recording_session import FAILURES
 from serl.datasets.serl_import import ImportMap, Mapper, Values
 from serl.errors import CorruptData, SpecMismatch
 from serl.log.episode_log import EpisodeLog, LogConfig
+from serl.log.wire import MAX_WALL_S
 from serl.runs.demonstrations import IMPORT
 from serl.specs import Spec, check_reward
 from serl.system.json_fields import short
 from serl.task import EnvironmentStep, EnvironmentTask
+from serl.transport import MAX_VERSION
 from serl.types import ActionSource, End, EndReason, Key, Observation, Step, parse_reason
 
 _SLACK = 1e-4  # actions that were clipped in float64 and stored in float32
 _PROVENANCES = 1000  # characters
 _TEXTS = ("source", "provenance")
 _PER_STEP = ("action", "reward", "requested", "policy_version", "wall_s", *_TEXTS)
+_LIMITS = {"policy_version": MAX_VERSION, "wall_s": MAX_WALL_S}
 
 
 @dataclass(frozen=True)
@@ -330,7 +333,7 @@ def _records(
                 requested=requested[index],
                 action=action[index],
                 reward=float(episode.reward[index]),
-                reward_provenance=given[:_PROVENANCES],
+                reward_provenance=str(given)[:_PROVENANCES],
                 terminated=bool(ends[index]),
                 truncated=bool(cuts[index]),
                 source=_source(source, where),
@@ -356,6 +359,12 @@ def _check_arrays(episode: EpisodeArrays, where: str) -> None:
             raise CorruptData(f"{where}: {name}: {len(rows)} rows, expected {expected}")
         if rows is not None and name not in _TEXTS and np.asarray(rows).dtype.kind not in "fiub":
             raise CorruptData(f"{where}: {name}: expected numbers")
+    for name in ("reward", *_LIMITS):
+        rows, most = getattr(episode, name), _LIMITS.get(name)
+        if rows is not None and np.size(rows) != len(episode):
+            raise CorruptData(f"{where}: {name}: expected a number for each step")
+        if rows is not None and most and not ((rows >= 0) & (rows < most)).all():
+            raise CorruptData(f"{where}: {name}: expected numbers from 0 to {most}")
 
 
 def _actions(rows: Values, spec: Spec, mapping: ImportMap, where: str) -> Any:

@@ -49,6 +49,8 @@ Buffer = bytes | memoryview
 
 VERSION = 1
 MAX_RECORD_BYTES = 64 << 20
+MAX_WALL_S = 1 << 32
+"""Time after 1970 from which on ROS 2 has no stamp, s."""
 
 STEP, END = 1, 2
 """Kinds of records."""
@@ -94,7 +96,6 @@ _HELLO_FIELDS = {
 }
 _HOME = re.compile(r"[0-9a-f]{32}")
 
-_MAX_WALL_S = 1 << 32  # seconds of a ROS 2 stamp
 _MAX_TEXT = 1000  # characters
 _MAX_PLACE = 200
 _MAX_STAMPS = 64
@@ -264,7 +265,7 @@ def decode_record(data: Buffer, spec: Spec) -> Record:
     check_fields(fields, _STEP_FIELDS if kind == STEP else _END_FIELDS, "record")
     check_fields(fields["key"], _KEY_FIELDS, "record key")
     _check_stamps(fields["stamps"])
-    if not 0 <= fields["wall_s"] < _MAX_WALL_S:
+    if not 0 <= fields["wall_s"] < MAX_WALL_S:
         raise CorruptData(f"record wall_s: expected a time since 1970, got {fields['wall_s']:g}")
     observation = Observation(
         state=_decode_arrays(fields.pop("state"), spec.observation.state, "state"),

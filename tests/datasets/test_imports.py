@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 
 import serl
+from serl.cli.export import format_module
 from serl.cli.main import main
 from serl.datasets import lerobot_format
 from serl.datasets.exchange import without_last
@@ -35,6 +36,7 @@ from .test_exchange import (
     exported,
     import_pixels,
     pixel_spec,
+    record,
     recording,
 )
 
@@ -382,4 +384,22 @@ def test_import_of_damaged_hdf5_names_the_data(
     error = capsys.readouterr().err
     assert error.startswith(f"serl: {folder}/")
     assert "bad local heap signature" in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("policy_version", np.nan), ("wall_s", 1e300), ("rewards", [0.0, 1.0])]
+)
+def test_import_refuses_numbers_that_no_log_holds(
+    exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, value: object
+) -> None:
+    path = tmp_path / "demo.hdf5"
+    shutil.copy(exported / "robomimic/demo.hdf5", path)
+    with h5py.File(path, "r+") as file:
+        demo = file["data/demo_0"]
+        del demo[name]
+        demo[name] = np.array([value] * 3, np.float64)
+    assert import_pixels(path, tmp_path / "new") == 2
+    error = capsys.readouterr().err
+    assert f"episode 0: {name.replace('rewards', 'reward')}: expected " in error
     assert error.count("\n") == 1
