@@ -409,5 +409,5 @@ def _vectors(table: Table, prefix: str) -> Array:
     """Return the columns of a prefix, in their order, as one matrix."""
     names = [name for name in table.arrow.column_names if name.startswith(prefix)]
     columns = [table[name].reshape(len(table), -1) for name in names]
-    vectors: Array = np.concatenate(columns, axis=1)
+    vectors: Array = np.concatenate([np.zeros((len(table), 0), np.float32), *columns], axis=1)
     return vectors

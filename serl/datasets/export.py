@@ -81,7 +81,8 @@ def recorded(path: Path, successes_only: bool = False, for_viewing: bool = False
     last steps without a reward are left out.
 
     Raises:
-        BadInput: the folder is none of these, or holds no sealed episode.
+        BadInput: the folder is none of these, or holds no sealed episode; or a state array and a
+            camera have the same name.
     """
     robot, folders = "", [path]
     if (path / CONFIG).exists() or not episode_paths(path):
@@ -96,6 +97,8 @@ def recorded(path: Path, successes_only: bool = False, for_viewing: bool = False
     spec = next(filter(None, map(read_spec, paths)), None)
     if spec is None:
         raise BadInput(f"{path}: expected sealed episodes, found none")
+    if both := sorted(spec.observation.state.keys() & spec.observation.images.keys()):
+        raise BadInput(f"{path}: {both[0]} names both a state array and a camera's view")
     return Recorded(spec, robot, paths, [], [], successes_only, for_viewing)
 
 
@@ -139,7 +142,7 @@ def state_vectors(episode: EpisodeArrays, spec: Spec) -> Values:
     """Return the state arrays, in declared order, as vectors.  # (N + 1, D)."""
     rows = len(episode) + 1
     parts = [episode.observations[name].reshape(rows, -1) for name in spec.observation.state]
-    return np.concatenate(parts, axis=1).astype(np.float32)
+    return np.concatenate([np.zeros((rows, 0)), *parts], axis=1).astype(np.float32)
 
 
 def push(folder: Path, repository: str, tag: str, endpoint: str | None = None) -> str:

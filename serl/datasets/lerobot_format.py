@@ -106,7 +106,7 @@ def _columns(episode: EpisodeArrays, spec: Spec, number: int, before: int) -> di
     vectors = state_vectors(episode, spec)
     terminated, truncated = episode.ends
     index = np.arange(count, dtype=np.int64)
-    return {
+    columns = {
         "observation.state": vectors[:-1],
         "action": np.asarray(episode.action, np.float32),
         "requested_action": np.asarray(episode.requested, np.float32),
@@ -126,6 +126,7 @@ def _columns(episode: EpisodeArrays, spec: Spec, number: int, before: int) -> di
         "index": index + before,
         "task_index": np.zeros(count, np.int64),
     }
+    return {name: rows for name, rows in columns.items() if rows.size}  # a state may have no entry
 
 
 def _arrow(values: Values) -> pa.Array:
@@ -211,11 +212,10 @@ def _features(spec: Spec) -> dict[str, Any]:
         for name, array in spec.observation.state.items()
         for place in range(int(np.prod(array.shape)))
     ]
+    seen = ("observation.state", "next.observation_state") if states else ()
     features = {
-        "observation.state": feature("float32", states),
-        "action": feature("float32", spec.action_names),
-        "requested_action": feature("float32", spec.action_names),
-        "next.observation_state": feature("float32", states),
+        **{name: feature("float32", states) for name in seen},
+        **{name: feature("float32", spec.action_names) for name in ("action", "requested_action")},
         "next.reward": feature("float64"),
         **{f"next.{n}": feature("bool") for n in ("done", "terminated", "truncated", "success")},
         **{name: feature("string") for name in ("source", "reward_provenance")},
@@ -365,7 +365,7 @@ def _episode(
             )
         else:
             seen[name] = columns[name]
-    if own is not None:
+    if own is not None and "observation.state" in seen:
         final = columns["next.observation_state"][-1:]
         seen["observation.state"] = np.concatenate([seen["observation.state"], final])
     return _assembled(columns, by_last_part(seen, "observation."), count, own)

@@ -403,3 +403,28 @@ def test_import_refuses_numbers_that_no_log_holds(
     error = capsys.readouterr().err
     assert f"episode 0: {name.replace('rewards', 'reward')}: expected " in error
     assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_episodes_of_images_alone_are_exported(tmp_path: Path, name: str) -> None:
+    spec = pixel_spec()
+    seen = spec.observation.model_copy(update={"state": {}})
+    (before, *_) = record(tmp_path / "run", spec.model_copy(update={"observation": seen}))
+    out = tmp_path / name
+    assert main(["export", str(tmp_path / "run"), "--to", name, "--out", str(out)]) == 0
+    first = next(format_module(name).read(out).episodes)
+    assert {n: len(rows) for n, rows in first.observations.items()} == {"front": 4, "wrist": 4}
+    np.testing.assert_array_equal(first.action, [step.action for step in before.steps])
+    assert serl.open_run(tmp_path / "run").transitions().state.shape == (8, 0)
+
+
+def test_export_refuses_view_with_name_of_state_array(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = pixel_spec()
+    views = {"gripper": spec.observation.images["front"]}
+    seen = spec.observation.model_copy(update={"images": views})
+    record(tmp_path / "run", spec.model_copy(update={"observation": seen}))
+    words = ["export", str(tmp_path / "run"), "--to", "minari", "--out", str(tmp_path / "out")]
+    assert main(words) == 2
+    assert "gripper names both a state array and a camera's view" in capsys.readouterr().err
