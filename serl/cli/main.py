@@ -207,8 +207,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         print_error(f"{error}: expected a file or a folder, or a link to one")
         return BAD_INPUT
-    except KeyboardInterrupt:
-        print_error(f"interrupted; {kept}")
+    except KeyboardInterrupt as error:
+        print_error(f"interrupted; {error if error.args else kept}")
         return INTERRUPTED
     finally:
         signal.signal(signal.SIGTERM, before)

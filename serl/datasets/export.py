@@ -159,6 +159,7 @@ def push(folder: Path, repository: str, tag: str, endpoint: str | None = None) -
 
     Raises:
         BadInput: there is no token.
+        KeyboardInterrupt: Ctrl-C; the message says what was kept.
         SerlError: the Hub refused the upload, or cannot be reached.
     """
     check_token()
@@ -173,6 +174,8 @@ def push(folder: Path, repository: str, tag: str, endpoint: str | None = None) -
         with suppress(RevisionNotFoundError):
             api.delete_tag(**given, tag=tag)
         api.create_tag(**given, tag=tag)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"not uploaded; kept in {folder}") from None
     except Exception as error:  # of any HTTP library that huggingface_hub uses
         reason = str(error).strip().splitlines() or [type(error).__name__]
         raise SerlError(f"{repository}: not uploaded: {reason[0]}; kept in {folder}") from error

@@ -175,6 +175,19 @@ def test_upload_without_package_names_extra_to_install(
     assert not (tmp_path / "cubes").exists()
 
 
+def test_interrupted_upload_names_kept_data_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    record(tmp_path / "run", pixel_spec())
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("huggingface_hub.HfApi.create_repo", interrupted)
+    assert main(page_command(tmp_path / "run")) == 130
+    assert capsys.readouterr().err.endswith("interrupted; not uploaded; kept in cubes\n")
+
+
 def test_failed_upload_is_reported_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "info.json").write_text("{}")
     with pytest.raises(SerlError, match=r"^lab/cubes: not uploaded: ") as caught:
