@@ -182,6 +182,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         for word in words:
             check_utf8(word, "words of a command")
+        _check_folder()
         options = parse(words)
         if options.command is None:
             return BAD_INPUT
@@ -212,6 +213,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def _check_folder() -> None:
+    """Raise `BadInput` if the working folder was removed, as relative paths then lead nowhere."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise BadInput("the working folder was removed; change to another folder") from None
 
 
 def _make_printable() -> None:

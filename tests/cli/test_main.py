@@ -112,6 +112,15 @@ def test_interrupted_command_reports_saved_results(
     assert serl(*words) == (cli.INTERRUPTED, "", f"serl: interrupted; {kept}\n")
 
 
+def test_command_in_removed_folder_is_refused(
+    serl: Serl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "removed").mkdir()
+    monkeypatch.chdir(tmp_path / "removed")
+    (tmp_path / "removed").rmdir()
+    assert "the working folder was removed" in refused(serl, "record", "reach", "--out", "x")
+
+
 @pytest.mark.parametrize(("words", "expected"), [(["train", "reach"], cli.FAILED), (["list"], 0)])
 def test_training_fails_if_its_output_is_closed(
     words: list[str], expected: int, serl: Serl, monkeypatch: pytest.MonkeyPatch
