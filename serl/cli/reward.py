@@ -267,8 +267,8 @@ def collect(options: argparse.Namespace) -> int:
     config = resolve(named, parse_overrides(options.overrides))
     task = make_task(config)
     folder = options.out or stamped_folder(task.name, "reward")
-    if episode_paths(folder):
-        raise BadInput(f"{folder}: already holds episodes; give another --out")
+    if episode_paths(folder) or (folder / LABELS_FILE).exists():  # those of removed episodes
+        raise BadInput(f"{folder}: already holds episodes or labels; give another --out")
     target = LabelCounts(options.positives, options.negatives)
     with (
         plugins.make_simulation(task) as robot,

@@ -27,6 +27,13 @@ def test_reward_model_is_collected_labelled_trained_audited_and_checked(
         serl, "reward", "collect", "pick_cube", "--out", "data"
     )
 
+    for path in (tmp_path / "data").glob("*.mcap"):
+        path.rename(tmp_path / path.name)
+    line = refused(serl, "reward", "collect", "pick_cube", "--out", "data")
+    assert "already holds episodes or labels" in line, "labels of other episodes would count"
+    for path in tmp_path.glob("*.mcap"):
+        path.rename(tmp_path / "data" / path.name)
+
     label = ("reward", "label", "data", "--episode", 0, "--label", 0)
     code, text, _ = serl(*label, "--steps", "0:2")
     assert code == cli.DONE
