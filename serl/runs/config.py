@@ -330,13 +330,27 @@ def stage_configs(config: TrainConfig) -> dict[str, TrainConfig]:
 def resolve(*layers: Mapping[str, Any]) -> TrainConfig:
     """Merge layers, later ones winning, into a checked configuration.
 
-    Settings of a preset come right below those of the layer that names it.
+    Settings of a preset come right below those of the layer that names it; a later layer that names
+    another preset replaces it.
     """
     merged: dict[str, Any] = {}
+    named = [layer["preset"] for layer in layers if "preset" in layer]
     for layer in layers:
-        preset = PRESETS.get(str(layer.get("preset")), {})
-        merged = merge(merged, merge(preset, expand_abbreviations(layer)))
+        if "preset" in layer and layer["preset"] == named[-1]:
+            merged = merge(merged, PRESETS.get(str(named[-1]), {}))
+        merged = merge_layer(merged, layer)
     return checked(TrainConfig, merged)
+
+
+def merge_layer(below: Mapping[str, Any], layer: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge a layer into those below it, with its abbreviations expanded.
+
+    A number of demonstrations replaces recordings of the layers below.
+    """
+    layer = expand_abbreviations(layer)
+    if "demos" in layer and "demo_paths" not in layer:
+        below = {name: value for name, value in below.items() if name != "demo_paths"}
+    return merge(below, layer)
 
 
 def expand_abbreviations(layer: Mapping[str, Any]) -> Mapping[str, Any]:

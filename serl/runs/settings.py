@@ -16,8 +16,14 @@ from serl.log.wandb_run import check_wandb
 from serl.motion import Pose
 from serl.reset import ResetConfig
 from serl.reward import ProgressConfig, RewardConfig
-from serl.runs.assembly import make_agent
-from serl.runs.config import TrainConfig, expand_abbreviations, resolve, stage_configs
+from serl.runs.assembly import check_algorithm, make_agent
+from serl.runs.config import (
+    TrainConfig,
+    expand_abbreviations,
+    merge_layer,
+    resolve,
+    stage_configs,
+)
 from serl.runs.demonstrations import (
     check_recordings,
     check_rewards,
@@ -79,7 +85,8 @@ def _resolve_layers(
     name = overrides.get("recipe", file.get("recipe"))
     file = merge(RECIPES.get(name, {}) if isinstance(name, str) else {}, file)
     named: Mapping[str, Any] = {"task": task} if task else {}
-    requested = resolve(_of_task(merge(file, overrides)), named)
+    joined = merge_layer(merge_layer({}, file), overrides)
+    requested = resolve(_of_task(joined), named)
     task_made = make_task(requested)
     tuned = without_unknown(tuned_settings(requested, task_made), requested)
     if requested.preset == "hard":

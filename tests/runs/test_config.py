@@ -7,6 +7,7 @@ import pytest
 
 from serl.agents.config import SACConfig
 from serl.errors import BadInput, CorruptData
+from serl.runs import settings
 from serl.runs.config import PRESETS, TrainConfig, parse_overrides, resolve, stage_configs
 from serl.runs.recipes import PRACTICE, RECIPES
 from serl.runs.settings import run_settings
@@ -41,6 +42,22 @@ def test_preset_ranks_just_below_settings_of_its_layer() -> None:
     config = run_settings("peg_insertion", {"demos": 5}, parse_overrides(words))
     assert (config.demonstrator, config.intervention, config.demos) == ("human", "scripted", 5)
     assert config.human.model_dump()["max_hold_steps"] == 30, "the novice settings stay"
+
+
+def test_later_preset_replaces_earlier_one() -> None:
+    file = {"preset": "practice", "seed": 3}
+    assert resolve(file, {"preset": "none"}) == resolve({"seed": 3})
+    found = resolve(file, {"preset": "hard"})
+    assert (found.demos, found.baseline, found.intervention) == (20, "none", "novice")
+
+
+def test_options_override_file_in_short_forms_of_settings() -> None:
+    file = {"demos": ["old"], "init_from": "old"}
+    over = {"demos": 5, "init_from": {"load": ["actor"]}}
+    config = settings._resolve_layers("reach", file, over)
+    assert (config.demos, config.demo_paths) == (5, ())
+    assert (config.init_from.run, config.init_from.load) == (Path("old"), ("actor",))
+    assert resolve({"demos": 5}, {"demos": "new"}).demo_paths == (Path("new"),)
 
 
 def test_preset_names_match_config_field() -> None:
@@ -96,7 +113,7 @@ def test_bounds_of_returns_are_for_rewards_that_sum_to_one() -> None:
     assert "return_bounds" not in run_settings("pick_cube", {}, other).agent.model_dump()
 
 
-def test_practice_preset_accepts_external_algorithms_and_refuses_vice() -> None:
+def test_external_algorithms_are_accepted_except_beside_learned_rewards() -> None:
     outside = str(Path(__file__).parents[1] / "outside/td3.py")
     config = run_settings("reach", {"preset": "practice"}, {"agent": {"algorithm": outside}})
     assert config.learner.imitate_successes
@@ -106,6 +123,9 @@ def test_practice_preset_accepts_external_algorithms_and_refuses_vice() -> None:
             {"observe": "pixels", "reward": {"kind": "vice"}},
             {"learner": {"imitate_successes": True}},
         )
+    for learned in ({"reward": {"kind": "vice"}}, {"feedback": {"weight": 1}}):
+        with pytest.raises(BadInput, match="expected the algorithm sac"):
+            run_settings("reach", learned, {"agent": {"algorithm": outside}})
 
 
 def test_practice_preset_from_pixels_keeps_learner_of_task() -> None:
