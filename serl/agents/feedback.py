@@ -48,12 +48,17 @@ class FeedbackReward(LearnedReward):
     NAME = "feedback"
 
     def __init__(self, agent: Agent, config: FeedbackConfig, seed: int) -> None:
-        if not isinstance(agent, SAC) or isinstance(agent, BC):
-            raise BadInput("feedback.weight: expected the algorithm sac or hybrid")
         super().__init__(agent, config, seed, of_actions=True)
         self._weight = config.weight
         self._loss: Tensor | None = None  # of the newest evaluated transitions
         self._head.views(self._head_group.flat.detach())["1.weight"].zero_()
+
+    @staticmethod
+    def check(agent: Agent) -> SAC:
+        """Return the agent; raise `BadInput` if its algorithm is not supported."""
+        if not isinstance(agent, SAC) or isinstance(agent, BC):
+            raise BadInput("feedback.weight: expected the algorithm sac or hybrid")
+        return agent
 
     def update(self, batch: Batch) -> dict[str, float]:
         """Take a step of the network, then update the agent with the sums of both rewards.

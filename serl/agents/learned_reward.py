@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from serl.agent import State
+from serl.agent import Agent, State
 from serl.agents.config import LearnedRewardConfig
 from serl.agents.encoders import Encoder
 from serl.agents.networks import EnsembleMLP, Group, adam_tensors, named_views, to_device
@@ -29,16 +29,19 @@ class LearnedReward(ABC):
         seed: seed of their initial parameters.
         of_actions: the reward depends on the state and the action, and on the images; else on the
             images, or on the state where there are none.
+
+    Raises:
+        BadInput: see `check`.
     """
 
     NAME: ClassVar[str]
     """Prefix of the parameters in the agent's state."""
 
     def __init__(
-        self, agent: SAC, config: LearnedRewardConfig, seed: int, of_actions: bool = False
+        self, agent: Agent, config: LearnedRewardConfig, seed: int, of_actions: bool = False
     ) -> None:
-        self._agent = agent
-        spec = agent.spec
+        self._agent = self.check(agent)
+        spec = self._agent.spec
         images = spec.observation.images.items()
         cameras = {name: (image.shape[0], image.shape[1]) for name, image in images}
         state_size = spec.observation.state_size if of_actions or not cameras else 0
@@ -48,9 +51,14 @@ class LearnedReward(ABC):
         self._head = EnsembleMLP(1, sizes, layer_norm=True)
         init = torch.Generator().manual_seed(seed)
         self._encoder_group, self._head_group = (
-            Group(network.init(init).to(agent.device), config.learning_rate)
+            Group(network.init(init).to(self._agent.device), config.learning_rate)
             for network in (self._encoder, self._head)
         )
+
+    @staticmethod
+    @abstractmethod
+    def check(agent: Agent) -> SAC:
+        """Return the agent; raise `BadInput` if its algorithm is not supported."""
 
     @abstractmethod
     def update(self, batch: Batch) -> dict[str, float]:

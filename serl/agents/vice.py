@@ -51,8 +51,6 @@ class VICE(LearnedReward):
     NAME = "vice"
 
     def __init__(self, agent: Agent, config: VICEConfig, successes: Successes, seed: int) -> None:
-        if not isinstance(agent, SAC):
-            raise BadInput("reward vice: expected the algorithm sac, hybrid or bc")
         if not len(successes):
             raise BadInput(
                 "reward vice: no successes to learn from: expected demonstrations that succeed, "
@@ -61,6 +59,13 @@ class VICE(LearnedReward):
         super().__init__(agent, config, seed + 1)
         self._config, self._successes = config, successes
         self._generator = torch.Generator().manual_seed(seed)
+
+    @staticmethod
+    def check(agent: Agent) -> SAC:
+        """Return the agent; raise `BadInput` if its algorithm is not supported."""
+        if not isinstance(agent, SAC):
+            raise BadInput("reward vice: expected the algorithm sac, hybrid or bc")
+        return agent
 
     def update(self, batch: Batch) -> dict[str, float]:
         """Take a step of the classifier, then update the agent with the new rewards.

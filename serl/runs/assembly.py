@@ -375,17 +375,31 @@ def make_learner(
     return learner
 
 
-def _with_reward(agent: Agent, config: TrainConfig, last: LastFrames, seed: int) -> Agent:
-    """Return the agent; if a reward is learned beside it, wrapped by the networks that learn it."""
+def check_algorithm(config: TrainConfig, spec: Spec) -> None:
+    """Raise `BadInput` if a reward is learned beside an agent whose algorithm does not allow it."""
+    if (reward := _learned_reward(config)) is not None:
+        reward.check(make_agent(config, spec, 0))
+
+
+def _learned_reward(config: TrainConfig) -> Any:
+    """Return the class of the networks that learn a reward beside the agent; None for none."""
     if config.feedback.weight:
         from serl.agents.feedback import FeedbackReward  # imports torch
 
-        return FeedbackReward(agent, config.feedback, seed)
-    if config.reward.kind != "vice":
+        return FeedbackReward
+    return plugins.load("reward", "vice") if config.reward.kind == "vice" else None
+
+
+def _with_reward(agent: Agent, config: TrainConfig, last: LastFrames, seed: int) -> Agent:
+    """Return the agent; if a reward is learned beside it, wrapped by the networks that learn it."""
+    reward = _learned_reward(config)
+    if reward is None:
         return agent
-    views = make_task(config).config.policy_views
-    successes = with_labelled(last.successes(), config.vice.positives, views)
-    shift = config.learner.crop_px if config.vice.crop_px is None else config.vice.crop_px
-    vice = config.vice.model_copy(update={"crop_px": shift})
-    rewarded: Agent = plugins.load("reward", "vice")(agent, vice, successes, seed)
+    given: tuple[Any, ...] = (config.feedback,)
+    if not config.feedback.weight:
+        views = make_task(config).config.policy_views
+        successes = with_labelled(last.successes(), config.vice.positives, views)
+        shift = config.learner.crop_px if config.vice.crop_px is None else config.vice.crop_px
+        given = (config.vice.model_copy(update={"crop_px": shift}), successes)
+    rewarded: Agent = reward(agent, *given, seed)
     return rewarded

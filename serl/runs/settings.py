@@ -166,6 +166,7 @@ def _check_settings(config: TrainConfig) -> list[Spec]:
         check_recordings(stage.demo_paths, *specs_of(stage))
         check_rewards(stage)
         _check_positives(stage, spec)
+        check_algorithm(stage, spec)
     if config.vice.positives and all(stage.reward.kind != "vice" for stage in stages):
         raise BadInput("vice.positives: are for --reward.kind vice alone")
     make_agent(config, make_spec(make_task(config)), 0)
