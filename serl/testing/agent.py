@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from copy import deepcopy
 from functools import partial
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from serl.agent import Agent, State
 from serl.errors import SpecMismatch
 from serl.specs import Spec
-from serl.testing.samples import assert_refused, copies, equal, random_batch, random_observation
+from serl.testing.samples import assert_refused, contents, equal, random_batch, random_observation
 from serl.types import Batch, Observation
 
 
@@ -29,14 +30,21 @@ class AgentSuite(ABC):
         """Return a new agent, equal to the earlier ones, and its spec."""
 
     def test_actions_fit_their_spec(self) -> None:
-        """Check that actions fit, exploring or not, and that observations are not modified."""
+        """Check that actions fit, exploring or not, and that observations are not modified.
+
+        Actions also fit after `fit_normaliser` with states that never change.
+        """
         agent, spec = self.make()
         for explore in (False, True):
             for seed in range(5):
                 observation = _observation(spec, seed)
-                before = copies(observation.state)
+                before = contents(observation)
                 spec.action.validate_array(agent.act(observation, explore), "action")
-                assert equal(observation.state, before), "act changed its observation"
+                assert equal(contents(observation), before), "act changed its observation"
+        agent.fit_normaliser(np.ones((4, spec.observation.state_size), np.float32))
+        spec.action.validate_array(
+            agent.act(_observation(spec), False), "action after constant states"
+        )
 
     def test_only_exploration_is_random(self) -> None:
         """Check that the mode is deterministic and samples are not."""
@@ -50,12 +58,15 @@ class AgentSuite(ABC):
         agent, spec = self.make()
         before = agent.actor_weights()
         batch = self._batch(spec, 0)
-        kept = batch.state.copy()
+        kept = deepcopy(batch)
         for _ in range(3):
             metrics = agent.update(batch)
             assert all(np.isfinite(value) for value in metrics.values()), metrics
         assert not equal(agent.actor_weights(), before), "the actor did not change"
-        assert np.array_equal(batch.state, kept), "update changed the batch"
+        for name in ("state", "action", "reward", "discount", "next_state"):
+            same = np.array_equal(getattr(batch, name), getattr(kept, name))
+            assert same, f"update changed {name} of the batch"
+        assert equal(batch.images, kept.images), "update changed images of the batch"
 
     def test_a_batch_that_is_not_finite_changes_no_weights(self) -> None:
         """Check that a non-finite batch changes no weights, and the next finite one does."""

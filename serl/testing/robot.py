@@ -10,7 +10,7 @@ import numpy as np
 from serl.errors import BadInput
 from serl.policy import RandomPolicy
 from serl.robot import Robot, SimulatedRobot
-from serl.testing.samples import assert_refused, copies, equal
+from serl.testing.samples import assert_refused, contents, copies, equal
 from serl.types import Action, Array
 
 _STILL_M = 2e-3
@@ -69,12 +69,12 @@ class RobotSuite(ABC):
         """Check that a reading does not change while the robot moves."""
         with self.make() as robot:
             reading = robot.observe()
-            copy = copies(reading.state)
+            copy = contents(reading)
             for _ in range(3):
                 robot.act(np.ones(robot.action_spec.shape, np.float32))
                 self.pass_period(robot)
                 robot.observe()
-            assert equal(reading.state, copy), "an earlier reading changed"
+            assert equal(contents(reading), copy), "an earlier reading changed"
 
     def test_act_returns_the_executed_action(self) -> None:
         """Check that `act` returns an action in [-1, 1] and does not modify its argument."""

@@ -102,6 +102,12 @@ def copies(arrays: Mapping[str, Array]) -> dict[str, Array]:
     return {name: value.copy() for name, value in arrays.items()}
 
 
+def contents(observation: Observation) -> dict[str, np.ndarray[Any, Any]]:
+    """Return copies of the state arrays and images of an observation."""
+    state = {f"state {name}": value.copy() for name, value in observation.state.items()}
+    return state | {f"image {name}": value.copy() for name, value in observation.images.items()}
+
+
 def equal(a: Mapping[str, np.ndarray[Any, Any]], b: Mapping[str, np.ndarray[Any, Any]]) -> bool:
     """Return whether two sets of named arrays have equal names, types, shapes and values."""
     return a.keys() == b.keys() and all(

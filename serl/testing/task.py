@@ -9,7 +9,7 @@ import numpy as np
 from serl.policy import ZeroPolicy
 from serl.robot import Robot, SimulatedRobot
 from serl.task import SimulatedTask, Task, TaskConfig
-from serl.testing.samples import copies, episode, equal
+from serl.testing.samples import contents, episode, equal
 from serl.types import End, EndReason, Observation, Outcome, Step
 
 
@@ -32,12 +32,12 @@ class TaskSuite(ABC):
         """Check that observations fit, in declared order, and the reading is not modified."""
         robot, task = self.make()
         reading = robot.observe()
-        before = copies(reading.state)
+        before = contents(reading)
         task.begin(reading)
         observation = task.observation(reading)
         task.observation_spec.validate_observation(observation)
         assert list(observation.state) == list(task.observation_spec.state), "order"
-        assert equal(reading.state, before), "observation changed the reading"
+        assert equal(contents(reading), before), "observation changed the reading"
 
     def test_the_time_limit_truncates(self) -> None:
         """Check that an episode is not over at its start, and truncated at its time limit."""

@@ -89,6 +89,11 @@ class OutOfBounds(FakeAgent):
         return super().act(observation, explore) + 1.5
 
 
+class DividesByZero(FakeAgent):
+    def fit_normaliser(self, states: Array) -> None:
+        self._scale[:] = states.std() or np.nan
+
+
 class NeverExplores(FakeAgent):
     def act(self, observation: Observation, explore: bool) -> Action:
         return super().act(observation, False)
@@ -107,6 +112,12 @@ class LearnsNothing(FakeAgent):
 class ReportsNaN(FakeAgent):
     def update(self, batch: Batch) -> dict[str, float]:
         return {**super().update(batch), "loss": float("nan")}
+
+
+class WritesToBatch(FakeAgent):
+    def update(self, batch: Batch) -> dict[str, float]:
+        batch.reward[:] -= 1.0
+        return super().update(batch)
 
 
 class LearnsFromNaN(FakeAgent):
@@ -162,10 +173,12 @@ class LoadsAnything(FakeAgent):
     ("agent", "caught_by"),
     [
         (OutOfBounds, "test_actions_fit_their_spec"),
+        (DividesByZero, "test_actions_fit_their_spec"),
         (NeverExplores, "test_only_exploration_is_random"),
         (AlwaysExplores, "test_only_exploration_is_random"),
         (LearnsNothing, "test_updates_change_the_actor"),
         (ReportsNaN, "test_updates_change_the_actor"),
+        (WritesToBatch, "test_updates_change_the_actor"),
         (LearnsFromNaN, "test_a_batch_that_is_not_finite_changes_no_weights"),
         (HandsOutItself, "test_weights_are_copies"),
         (OwnNoise, "test_equal_agents_learn_equally"),

@@ -48,6 +48,15 @@ class SharesItsReading(FakeRobot):
         return Observation(shared.state, stamps=reading.stamps)
 
 
+class SharesItsPicture(FakeRobot):
+    picture = np.zeros((2, 2, 3), np.uint8)
+
+    def observe(self) -> Observation:
+        self.picture[:] = round(10 * self._time_s)
+        reading = super().observe()
+        return Observation(reading.state, {"front": self.picture}, reading.stamps)
+
+
 class ChangesTheAction(FakeRobot):
     def act(self, action: Action) -> Action:
         executed = super().act(action)
@@ -147,6 +156,7 @@ class WithoutRecover:
         (Unstamped, "test_readings_fit_their_spec"),
         (Unordered, "test_readings_fit_their_spec"),
         (SharesItsReading, "test_a_reading_never_changes"),
+        (SharesItsPicture, "test_a_reading_never_changes"),
         (ChangesTheAction, "test_act_returns_the_executed_action"),
         (AcceptsAnything, "test_act_refuses_nonsense"),
         (ReportsMotionWhileStopped, "test_stop_keeps_actions_from_the_robot"),
