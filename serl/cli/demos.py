@@ -145,6 +145,6 @@ def undo(options: argparse.Namespace) -> int:
     session = read_session(options.folder)
     if session is None or session.purpose != "demonstrations":
         raise BadInput(f"{options.folder}: expected a recording of a person by `serl record`")
-    run = RunFolder.open(options.folder).writable()
+    run = RunFolder.open(options.folder, data_only=True).writable()
     print(Recording(run.path, run.episodes(ACTOR)).undo())
     return 0

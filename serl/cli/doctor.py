@@ -101,5 +101,5 @@ def _findings(options: argparse.Namespace) -> Iterator[Finding]:
         return robot_findings(options.robot, options.namespace)
     if options.network is None:
         return findings()
-    run = RunFolder.open(Path(options.network)).path if options.network else None
-    return network_findings(run)
+    path = Path(options.network) if options.network else None
+    return network_findings(path and RunFolder.open(path, data_only=True).path)
