@@ -50,8 +50,8 @@ start_ur5e() {
 start_xarm7() {
     ros2 launch xarm_description _robot_description.launch.py robot_type:=xarm dof:=7 add_gripper:=true &
     ros2 launch xarm_controller _ros2_control.launch.py robot_type:=xarm dof:=7 add_gripper:=true robot_ip:="$ROBOT_IP" &
-    # As in the driver's launch files, but at 50 Hz instead of 10.
-    ros2 run joint_state_publisher joint_state_publisher --ros-args -p "source_list:=['/xarm/joint_states']" -p rate:=50 &
+    # For the gripper's joint: on a topic of its own, since it repeats old angles of the arm as well.
+    ros2 run joint_state_publisher joint_state_publisher --ros-args -r joint_states:=xarm_gripper/joint_states -p "source_list:=['/xarm/joint_states']" -p rate:=50 &
     spawn joint_state_broadcaster
     spawn cartesian_motion_controller --param-file "$ARMS/xarm7.yaml"
 }

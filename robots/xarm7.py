@@ -19,10 +19,13 @@ cartesian_motion_controller.cpp, `base` cartesian_controller_base.cpp) and xArm-
 - twist: `current_twist` is the speed of that mass in its own time, 0.02 s an iteration
   (base:494-504), a third of the tool's at the driver's 150 Hz (xarm7_controllers.yaml): computed
   from poses instead.
-- joints: joint_state_broadcaster, and the launch files' joint_state_publisher, which also repeats
-  the gripper's (driver:313-321; _robot_joint_state.launch.py:85-91): two publishers of one topic.
-  Raise the latter's `rate` to 30 Hz or more. With an error the driver keeps the last angles
-  (hw:310-321).
+- joints: joint_state_broadcaster alone. With an error the driver keeps the last angles
+  (hw:310-321). The launch files also start joint_state_publisher on that topic: it repeats the
+  driver's slow reports of all joints under new stamps (driver:60-75, 234-245;
+  _robot_joint_state.launch.py:85-91), which the guard refuses as a second publisher.
+- gripper's joint: the driver reports it twice a second, and after the first goal only during goals
+  (driver:287-300, 344-445). So start joint_state_publisher yourself, on the topic below: it repeats
+  the last report.
 - errors: `robot_states` in `hw_ns`, which is xarm (driver:77-95, 246; hw:73). With an error, a
   state over 2 or another mode nothing is sent to the arm (hw:352-356, 443-481).
 - gripper: an action that accepts every goal (driver:281-285, 323-329).
@@ -64,7 +67,7 @@ robot = ArmProfile(
     target=Channel(name=f"{_CONTROLLER}/target_frame", type=POSE),
     gripper=GripperProfile(
         command=Channel(name="/xarm_gripper/gripper_action", type=GRIP),
-        state=Channel(name="/joint_states", type=JOINTS),
+        state=Channel(name="/xarm_gripper/joint_states", type=JOINTS),
         joint="drive_joint",
         closed=0.85,
         open=0.0,

@@ -136,6 +136,15 @@ def test_controllers_of_arm_match_its_profile(arm: str) -> None:
     assert loaded[node]["type"].split("/")[0] in built[1].split()
 
 
+def test_joint_state_publisher_of_xarm7_publishes_gripper_beside_topic_of_arm() -> None:
+    """It repeats the arm's joints as well: the guard refuses a second publisher of these."""
+    script, profile = (ROOT / "docker/arm.sh").read_text(), load_robot("xarm7")
+    found = re.findall(r" joint_state_publisher --ros-args -r joint_states:=(\S+)", script)
+    assert profile.gripper is not None
+    assert [f"/{name}" for name in found] == [profile.gripper.state.name]
+    assert profile.gripper.state.name != profile.joint_states.name
+
+
 def test_bring_up_page_shows_commands_of_arm_script() -> None:
     script = (ROOT / "docker/arm.sh").read_text()
     spawner = "ros2 run controller_manager spawner --controller-manager-timeout 60"
