@@ -22,8 +22,10 @@ utiasDSL/crisp_controllers_demos 20212dd and frankarobotics/franka_ros2 29cb85a 
   Limits: frankaemika/franka_description 1ddff9b, robots/fr3/joint_limits.yaml.
 - wrench: not published by crisp_controllers. Spawn franka_ros2's franka_robot_state_broadcaster
   beside it (franka_robot_state_broadcaster.cpp:125, 140, 245: best effort; frame:
-  franka_robot_state.cpp:160). Without a wrench the guard refuses the arm; set `wrench: null` in a
-  copy of this profile to do without.
+  franka_robot_state.cpp:160). A force of the arm on its surroundings is positive, and near a
+  singular pose all numbers are zero (frankarobotics/libfranka 0.20.5, robot_state.h:301-309).
+  Without a wrench the guard refuses the arm; set `wrench: null` in a copy of this profile to do
+  without.
 - errors of the arm: crisp_controllers has no topic for them. With franka_msgs installed a copy of
   this profile can name that broadcaster's `robot_state` (:149) as `fault`.
 - gripper: the hand's adapter (demos crisp_py_franka_hand_adapter.py:146-147, 183), which only opens
@@ -94,6 +96,7 @@ robot = ArmProfile(
         name="franka_robot_state_broadcaster/external_wrench_in_base_frame", type=WRENCH
     ),
     wrench_frames=("base", "fr3_link0"),  # the same frame under two names
+    wrench_reversed=True,
     target_wrench=Channel(name="target_wrench", type=WRENCH),
     gripper=GripperProfile(
         command=Channel(name="gripper/gripper_position_controller/commands", type=NUMBERS),

@@ -145,6 +145,8 @@ class ArmProfile(FrozenModel):
         twist: twist of the tool; None if the driver publishes none: it is then derived from poses.
         wrench: wrench that the surroundings exert on the tool; None without a sensor: then zero.
         wrench_frame: frame of the wrench: the base frame or the tool frame.
+        wrench_reversed: the driver publishes the wrench that the tool exerts on the surroundings;
+            readings have the opposite one.
         twist_frames: accepted frame ids of twist headers; empty for the base frame's name.
         wrench_frames: accepted frame ids of wrench headers; empty for the wrench frame's name.
         joint_states: joint states of the arm, possibly with further joints.
@@ -181,6 +183,7 @@ class ArmProfile(FrozenModel):
     twist: Channel | None = Channel(name="current_twist", type=TWIST)
     wrench: Channel | None = Channel(name="wrench", type=WRENCH)
     wrench_frame: Literal["base", "tool"] = "base"
+    wrench_reversed: bool = False
     twist_frames: tuple[FrameName, ...] = ()
     wrench_frames: tuple[FrameName, ...] = ()
     joint_states: Channel = Channel(name="joint_states", type=JOINTS)

@@ -28,6 +28,9 @@ def test_every_real_arm_has_upstream_driver_data() -> None:
     assert {*plugins.names("robot")} == {*FAMILIES, "sim"}
     for name in FAMILIES:
         assert list(driver_of(name).mismatches(profile(name))) == []
+    other = profile("franka").model_copy(update={"wrench_reversed": False})
+    (line,) = driver_of("franka").mismatches(other)
+    assert line.startswith("wrench_reversed: False, unlike the driver (franka_ros2 ")
 
 
 def test_franka_profile_matches_crisp_py() -> None:

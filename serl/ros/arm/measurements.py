@@ -86,7 +86,8 @@ class Measurements:
             return twist_of(message, profile.twist_headers)
 
         def wrench(message: Any) -> list[float]:
-            return wrench_of(message, profile.wrench_headers)
+            values = wrench_of(message, profile.wrench_headers)
+            return [-value for value in values] if profile.wrench_reversed else values
 
         self.pose: Feed[Pose] = feed(profile.pose, pose)
         self._twist = feed(profile.twist, twist) if profile.twist else None

@@ -53,6 +53,7 @@ class DriverChannel(Fact):
         best_effort: the publisher is not reliable.
         latched: published on changes only, transient local.
         frame: frame id of the headers; None for the driver's base frame.
+        reversed: a wrench that the tool exerts, not its surroundings.
         unused: the reason why the profile leaves it out; None if the profile uses it.
     """
 
@@ -62,6 +63,7 @@ class DriverChannel(Fact):
     best_effort: bool = False
     latched: bool = False
     frame: str | None = None
+    reversed: bool = False
     unused: str | None = None
 
 
@@ -170,6 +172,9 @@ class Driver(FrozenModel):
             row = self.channels.get(role)  # type: ignore[call-overload]
             if row is not None and (row.frame or self.frame.name) not in frames:
                 yield f"{role}: {row.frame or self.frame.name} is not in {role}_frames {frames}"
+        wrench = self.channels.get("wrench")
+        if wrench is not None and wrench.reversed != profile.wrench_reversed:
+            yield f"wrench_reversed: {profile.wrench_reversed}, unlike the driver ({wrench.source})"
         if profile.joints != self.joints.names:
             yield f"joints: {profile.joints}, expected {self.joints.names}"
         rows = zip(

@@ -141,18 +141,19 @@ def test_state_is_sampled_at_stamp_of_late_image(
     assert reading.state["wrench"][0] == pytest.approx(0.395)
 
 
-@pytest.mark.parametrize("frame", ["base", "tool"])
+@pytest.mark.parametrize(("frame", "sign"), [("base", 1), ("tool", 1), ("base", -1)])
 def test_wrench_bias_is_mean_before_the_episode(
-    monkeypatch: pytest.MonkeyPatch, frame: str
+    monkeypatch: pytest.MonkeyPatch, frame: str, sign: int
 ) -> None:
     sensor: dict[str, Any] = {"wrench_frame": frame, "wrench_frames": ("base",)}
+    sensor["wrench_reversed"] = sign < 0
     bench = GuardBench(monkeypatch, zero_wrench=True, **sensor)
     bench.run(0.5)
     before = bench.read().state["wrench"]
     bench.begin()
     bench.run(0.3)
     # The means over 0.3 < t <= 0.5 and 0.7 < t <= 0.8; y and z of this tool point backwards.
-    signs = np.array([1, -1, -1, 1, -1, -1] if frame == "tool" else [1] * 6)
+    signs = sign * np.array([1, -1, -1, 1, -1, -1] if frame == "tool" else [1] * 6)
     np.testing.assert_allclose(bench.read().state["wrench"], signs * (0.755 - 0.405), atol=1e-5)
     plain = GuardBench(monkeypatch, **sensor)
     plain.run(0.5)
