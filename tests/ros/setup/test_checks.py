@@ -84,8 +84,8 @@ def test_check_direction_rejects_axis_in_wrong_direction() -> None:
 def test_rate_is_measured_between_first_and_last_message() -> None:
     assert rate_of([1.0 + 0.01 * n for n in range(11)]) == pytest.approx(100.0)
     assert rate_of([]) == rate_of([1.0]) == rate_of([1.0, 1.0]) == 0.0
-    check_rate("pose", 30.0)
-    with pytest.raises(StepFailed, match=r"pose: 12\.0 Hz, expected at least 30 Hz"):
+    check_rate("pose", 29.9)  # of a driver's nominal 30 Hz, as franka_ros2's joint states
+    with pytest.raises(StepFailed, match=r"pose: 12\.0 Hz, expected at least 28 Hz"):
         check_rate("pose", 12.0)
 
 
