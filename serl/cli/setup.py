@@ -174,6 +174,8 @@ def walk(
             asker.show(heading)
             trial = _run_step(session, step, now)
             results = {**session.profile.setup, step.name: trial}
+            for name in step.outdates if not trial.skipped else ():
+                results.pop(name, None)
             session.profile = session.profile.model_copy(update={"setup": results})
             write_robot(session.out, session.profile)
             asker.show(f"  {_words(trial)}")

@@ -29,6 +29,7 @@ class Step(NamedTuple):
     name: str
     title: str
     run: Callable[[Any], str]
+    outdates: tuple[str, ...] = ()
 
 
 @dataclass
@@ -126,6 +127,23 @@ def test_setup_step_is_skipped_only_with_reason(tmp_path: Path) -> None:
     assert read_robot(tmp_path / "a.yaml").setup["cameras"].skipped == "no camera here"
     assert "a skipped step needs a reason, as in: s no camera in this cell" in fake_session.shown
     assert "'later': expected Enter, s and a reason, or q" in fake_session.shown
+
+
+def test_repeated_setup_step_is_followed_by_steps_that_depend_on_it(tmp_path: Path) -> None:
+    out, again = tmp_path / "a.yaml", step_returning("again")
+    done = {name: SetupResult(at="before") for name in ("frames", "dry_run")}
+    steps = (
+        Step("workspace", "the box", again, ("dry_run",)),
+        Step("frames", "axes", again),
+        Step("dry_run", "the way around it", again),
+    )
+    old = SIM.model_copy(update={"setup": done})
+    assert not go(FakeSession(out, ["", "q"], old), *steps)
+    assert list(read_robot(out).setup) == ["frames", "workspace"]
+    assert go(FakeSession(out, [""], read_robot(out)), *steps)
+    assert [read_robot(out).setup[name].found for name in done] == ["", "again"]
+    assert go(FakeSession(out, ["s as before"], old), *steps)
+    assert read_robot(out).setup.items() > done.items()
 
 
 def test_leaving_setup_prints_command_to_resume(tmp_path: Path) -> None:

@@ -42,11 +42,13 @@ class SetupStep(NamedTuple):
         name: name of the step in the profile.
         title: subject of the step, for the person.
         run: runs the step; returns the result in one line, or raises `SerlError` for a problem.
+        outdates: names of later steps whose results count no more once this step was repeated.
     """
 
     name: str
     title: str
     run: Callable[[SetupSession], str]
+    outdates: tuple[str, ...] = ()
 
 
 def limits(session: SetupSession) -> str:
@@ -252,7 +254,7 @@ STEPS = (
     SetupStep("connection", "topics of the driver and their rates", connection),
     SetupStep("limits", "gains, limits and payload", limits),
     SetupStep("frames", "directions of the axes", frames),
-    SetupStep("workspace", "home and the box of the workspace", workspace),
+    SetupStep("workspace", "home and the box of the workspace", workspace, ("reset", "dry_run")),
     SetupStep("reset", "path back to home after an episode", reset),
     SetupStep("cameras", "names and crops of the cameras", cameras),
     SetupStep("takeover", "a person takes over and hands back", takeover),
