@@ -96,7 +96,13 @@ class Law(ABC):
 
     @abstractmethod
     def step(self, tool: Tool, wrench: Array, now_s: float) -> Tool:  # wrench: (6,)
-        """Return the tool `PERIOD_S` later; `now_s` is the time of the node's clock."""
+        """Return the tool `PERIOD_S` later.
+
+        Args:
+            tool: the tool.
+            wrench: last measurement of the force sensor that the controller subscribes to.
+            now_s: time of the node's clock.
+        """
 
 
 class Spring(Law):
@@ -214,14 +220,19 @@ class ComplianceController(ForwardDynamics):
         return True
 
     def step(self, tool: Tool, wrench: Array, now_s: float) -> Tool:
-        """Return the tool drawn by its spring, the sensor and the target wrench as well."""
-        own = self.exerted
+        """Return the tool drawn by its spring, the sensor and the target wrench as well.
+
+        The links of sensor and stiffness, `ft_sensor_ref_link` and `compliance_ref_link`, are the
+        tool: both have its axes.
+        """
+        self._turn, own = _quadruple(tool.quaternion), self.exerted
         if self._read("hand_frame_control"):
-            own = _rotated(_quadruple(tool.quaternion), own)
-        return super().step(tool, wrench + own, now_s)
+            own = _rotated(self._turn, own)
+        return super().step(tool, _rotated(self._turn, wrench) + own, now_s)
 
     def _force(self, error: Array, wrench: Array, names: list[str]) -> Array:
-        return np.array([self._read(f"stiffness.{name}") for name in names]) * error + wrench
+        stiffness = np.array([self._read(f"stiffness.{name}") for name in names])
+        return _rotated(self._turn, stiffness * _rotated(conjugate(self._turn), error)) + wrench
 
 
 class Servo(Law):

@@ -95,6 +95,16 @@ def test_admittance_displacement_follows_force_and_current_stiffness() -> None:
     assert controller.run(5.0)[0] == pytest.approx(0.0, abs=1e-3)
 
 
+def test_admittance_has_stiffness_and_sensor_along_axes_of_tool() -> None:
+    """cartesian_compliance_controller.cpp:171-177; cartesian_force_controller.cpp:159."""
+    controller = make_controller("ur5e", **{"stiffness.trans_x": 200.0})
+    turn = multiply(from_rotation_vector((0.0, 0.0, math.pi / 2)), DOWN)
+    controller.start = controller.tool = Tool(controller.start.position, np.array(turn))
+    controller.go_to(np.zeros(6))
+    moved = controller.run(5.0, np.array([5.0, 0.0, 5.0, 0.0, 0.0, 0.0]))
+    assert moved[:3] == pytest.approx([0.0, 5.0 / 200.0, -5.0 / 500.0], abs=2e-4)
+
+
 @pytest.mark.parametrize(("name", "sunk_m"), [("franka", 4.0 / 2000.0), ("ur5e", 4.0 / 500.0)])
 def test_target_wrench_is_along_axes_of_tool_and_held_by_spring(name: str, sunk_m: float) -> None:
     """cartesian_controller.cpp:192-195; cartesian_force_controller.cpp:146-159."""
