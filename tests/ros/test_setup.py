@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from sensor_msgs.msg import Joy
 
@@ -15,10 +16,12 @@ from serl.arm_profile import ArmProfile
 from serl.errors import SerlError
 from serl.geometry import add, subtract
 from serl.guard.config import GuardState
+from serl.motion import Pose
 from serl.ros.arm.guard_client import GuardReport
 from serl.ros.arm.topics import SENSOR, topic_of
 from serl.ros.node import RosNode
 from serl.ros.people.teleop import joy_topic
+from serl.ros.setup import stops
 from serl.ros.setup.arm import SetupArm
 from serl.ros.setup.checks import StepFailed
 from serl.ros.setup.session import SetupSession
@@ -249,6 +252,15 @@ def test_takeover_step_passes_when_operator_takes_over_and_releases(cell: Cell) 
         assert cell.run("takeover").startswith("steered ")
     finally:
         cell.nodes[1].soon(lambda: cell.nodes[1].handle.destroy_timer(timer))
+
+
+def test_takeover_step_names_a_takeover_that_moved_the_tool_too_little() -> None:
+    motion = stops._TakeoverMotion()
+    assert motion.complaint() == "no takeover within 60 s: does the device report?"
+    for place in (HOME, add(HOME, (0.004, 0.0, 0.0))):
+        motion.more(np.ones(3, np.float32), Pose(place, (1.0, 0.0, 0.0, 0.0)))
+    motion.forget()  # released
+    assert motion.complaint() == "you took over, and the tool went 0.4 cm in 60 s"
 
 
 def test_estop_step_passes_when_stop_latches_over_restart_and_is_released(cell: Cell) -> None:

@@ -85,8 +85,10 @@ class _TakeoverMotion:
         self._start: Vector | None = None
         self._commanded = np.zeros(3)
         self._moved = np.zeros(3)
+        self._was_begun = False
 
     def more(self, action: Action, here: Pose) -> None:
+        self._was_begun = True
         self._start = self._start or here.position
         self._commanded += action[:3]
         self._moved = np.array(subtract(here.position, self._start))
@@ -100,7 +102,7 @@ class _TakeoverMotion:
         return self._start is not None and float(np.linalg.norm(self._moved)) >= _STEERED_M
 
     def complaint(self) -> str:
-        if self._start is None:
+        if not self._was_begun:
             return f"no takeover within {_LIMIT_S:g} s: does the device report?"
         moved_cm = 100 * float(np.linalg.norm(self._moved))
         return f"you took over, and the tool went {moved_cm:.1f} cm in {_LIMIT_S:g} s"
