@@ -35,7 +35,8 @@ _CHANGES: Any = QoSProfile(
     durability=DurabilityPolicy.TRANSIENT_LOCAL,
 )
 _FRANKA_MODES = {4: "a reflex", 5: "that its user stopped it", 6: "that it recovers from an error"}
-_XARM_STOPPED = 4
+_XARM_PAUSED = 3  # the states above it are stops
+_XARM_MODES = (1, 4)  # in which its driver sends joint angles, or joint velocities
 
 
 class FaultWatch:
@@ -132,7 +133,10 @@ def _of_franka(message: Any) -> str:
 def _of_xarm(message: Any) -> str:
     if message.err:
         return f"error {message.err}"
-    return "that it is stopped" if message.state >= _XARM_STOPPED else ""
+    if message.state >= _XARM_PAUSED:
+        return f"that it is {'paused' if message.state == _XARM_PAUSED else 'stopped'}"
+    taken = message.mode in _XARM_MODES
+    return "" if taken else f"the mode {message.mode}, in which its driver sends no targets"
 
 
 def _of_kortex(message: Any) -> str:

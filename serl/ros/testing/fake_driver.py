@@ -54,7 +54,7 @@ _MOST_PERIODS = 200
 REPORTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     RUNNING: ({"data": True}, {"data": False}),
     FRANKA_STATE: ({"robot_mode": 2}, {"robot_mode": 4}),
-    XARM_STATE: ({"state": 1}, {"state": 4, "err": 31}),
+    XARM_STATE: ({"state": 1, "mode": 1}, {"state": 4, "err": 31}),
     KORTEX_FAULT: ({"data": False}, {"data": True}),
 }
 """Fields of a fault message by its type: of a healthy arm, and of one with an error."""

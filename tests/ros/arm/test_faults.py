@@ -198,12 +198,14 @@ def test_franka_state_reports_mode_and_errors(state: str, expected: str) -> None
     [
         ("well", ""),
         ("ready", ""),
+        ("paused", "that it is paused"),
         ("stopped", "that it is stopped"),
         ("changed", "that it is stopped"),
+        ("guided", "the mode 2, in which its driver sends no targets"),
         ("collided", "error 31"),
     ],
 )
-def test_xarm_state_reports_stop_and_error_code(state: str, expected: str) -> None:
+def test_xarm_state_reports_stop_mode_and_error_code(state: str, expected: str) -> None:
     """Emulate the message that the fixture cites, as no wheel contains xarm_msgs."""
     row = fault_message("xarm7", state)
     assert fault_text("xarm7", SimpleNamespace(**row)) == expected
