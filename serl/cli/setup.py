@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from serl.teleop.device import Device
     from serl.teleop.mapping import MappingConfig
 
+_BY_STEPS = ("home_rad", "workspace", "cameras", "setup", "reset")
+"""Fields of a profile that the steps set."""
+
 _CHOICE = "[Enter] begin   [s REASON] skip   [q] leave, to continue later"
 
 
@@ -112,6 +115,9 @@ def setup(options: argparse.Namespace) -> int:
 
         session.profile = _without(session.profile, options.repeat, [step.name for step in STEPS])
         asker.show(f"{profile.summary}: {place.namespace}, {len(STEPS)} steps, into {out}")
+        if names := _differing(given, profile, place.namespace):
+            own = ", ".join(names)
+            asker.show(f"{out} has its own {own}, unlike {options.robot}: edit it there")
         return 0 if walk(session, STEPS) else 1
 
 
@@ -234,6 +240,13 @@ def _continued(out: Path, given: ArmProfile, namespace: str) -> ArmProfile:
             f"another --out, or continue with it: serl setup {quoted(out)}"
         )
     return profile
+
+
+def _differing(given: ArmProfile, kept: ArmProfile, namespace: str) -> list[str]:
+    """Return the fields of a continued profile that differ from the given one, if not by a step."""
+    ours, theirs = given.within(namespace), kept.within(namespace)
+    fields = [name for name in ArmProfile.model_fields if name not in _BY_STEPS]
+    return [name for name in fields if getattr(ours, name) != getattr(theirs, name)]
 
 
 def _without(profile: ArmProfile, repeated: Sequence[str], steps: Sequence[str]) -> ArmProfile:

@@ -178,6 +178,15 @@ def test_setup_chooses_profile_file_and_repeats_chosen_steps(
         setup_command._destination("a.yaml", None)
 
 
+def test_setup_names_settings_of_continued_file_that_differ_from_given_arm(tmp_path: Path) -> None:
+    """A profile that was corrected after the first step is not read again."""
+    write_robot(tmp_path / "a.yaml", SIM.within("/right"))
+    kept = read_robot(tmp_path / "a.yaml")
+    assert setup_command._differing(SIM, kept, "/right") == []
+    corrected = SIM.model_copy(update={"joint_high_rad": (2.0,) * 7, "home_rad": (0.1,) * 7})
+    assert setup_command._differing(corrected, kept, "/right") == ["joint_high_rad"]
+
+
 @pytest.mark.parametrize(("robot", "namespace"), [("sim", "/left"), ("franka", "/right")])
 def test_setup_does_not_continue_the_file_of_another_arm(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], robot: str, namespace: str

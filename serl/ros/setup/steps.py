@@ -66,10 +66,12 @@ def limits(session: SetupSession) -> str:
     for joint, low, value, high in rows:
         session.asker.show(f"  {joint}: {low:+.3f} to {high:+.3f} rad, now {value:+.3f}")
     if not ask_yes_no(session.asker, "limits.joints", "Are these the limits of this arm?"):
-        raise StepFailed("joint_low_rad, joint_high_rad: correct them in the profile")
+        raise StepFailed(f"joint_low_rad, joint_high_rad: type q, correct them in {session.out}")
     mass = f"{profile.payload.mass_kg:g} kg at {profile.payload.center_m} m of the flange"
     if not ask_yes_no(session.asker, "limits.payload", f"Is the arm set to a payload of {mass}?"):
-        raise StepFailed("payload: set it at the arm's own panel, or correct the profile")
+        raise StepFailed(
+            f"payload: set it at the arm's own panel; or type q, correct it in {session.out}"
+        )
     return f"{len(profile.controller.parameters)} parameters set and read back"
 
 
