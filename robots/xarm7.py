@@ -9,7 +9,9 @@ cartesian_motion_controller.cpp, `base` cartesian_controller_base.cpp) and xArm-
 - no commands: no timeout; the last target stays (cmc:201), and the driver repeats the last joint
   angles each second (hw:387-389). Errors are clipped at 1 m and 1 rad alone (cmc:152-155).
 - motion: a mass of 1 kg, drawn by `pd_gains` times the error (base:387-398,
-  ForwardDynamicsSolver.cpp:77-118), one step for each of `solver.iterations` (cmc:112-123).
+  ForwardDynamicsSolver.cpp:77-118), one step for each of `solver.iterations` (cmc:112-123). The
+  driver sends no step below 0.1 mrad (hw:387, its header:104): about a millimetre from the target
+  the arm advances once a second only.
 - parameters: `pd_gains`, `error_scale` and `publish_state_feedback` are read in every cycle
   (PDController.cpp:77-78, base:341, 391); `iterations` once (base:216): a later change is read back
   but has no effect. Configure the controller with 1; the guard compares the value.
