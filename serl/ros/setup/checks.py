@@ -21,6 +21,16 @@ is below the usual rate of joint_state_publisher, 30 Hz, of which measurements d
 GRIPPER_HZ = 5.0
 """Lowest rate of the gripper's state, whose age does not stop the arm."""
 
+END_GUIDING = (
+    "Before hand guiding ends, restart the arm's controller (ros2 control switch_controllers "
+    "--deactivate NAME, then --activate NAME): it may keep its last target, and move the arm there"
+)
+"""Request to a person who guides an arm whose controller has had no target since.
+
+The controllers of serl's profiles keep their target without a timeout, and begin at the arm's pose
+when activated. Inactive, those of an xArm7 and a Gen3 publish no pose.
+"""
+
 _ASTRAY_M = 0.003
 """Distance that counts as the wrong direction. A driver that inverts an axis settles 5 mm behind
 its start: half of the guard's limit for a setpoint's lead over the tool."""

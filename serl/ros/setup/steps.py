@@ -15,6 +15,7 @@ from serl.ros.arm.controller import settle_controller
 from serl.ros.setup.arm import SetupArm
 from serl.ros.setup.cameras import cameras
 from serl.ros.setup.checks import (
+    END_GUIDING,
     StepFailed,
     ask_direction,
     ask_to_begin,
@@ -131,7 +132,7 @@ def workspace(session: SetupSession) -> str:
         still = math.dist(low, high) < LEAST_SIDE_M
         hint = ": the tool was not guided: guide it, or type the corners" if still else ""
         raise StepFailed(f"{error}{hint}") from None
-    asker.ask("workspace.end", "End hand guiding, so that the controller holds the arm; Enter")
+    asker.ask("workspace.end", f"{END_GUIDING}. End hand guiding; Enter")
     sides = (high - low for low, high in zip(taught.low_m, taught.high_m, strict=True))
     return "box of " + " x ".join(f"{100 * side:.0f}" for side in sides) + " cm"
 
@@ -237,7 +238,7 @@ def reset(session: SetupSession) -> str:
     taught = checked(ResetConfig, values, "reset.")
     session.profile = session.profile.model_copy(update={"reset": taught})
     if path:
-        asker.ask("reset.end", "End hand guiding, so that the controller holds the arm; Enter")
+        asker.ask("reset.end", f"{END_GUIDING}. End hand guiding; Enter")
     return f"a path of {len(path)} poses, then home" if path else "home"
 
 

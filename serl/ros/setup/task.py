@@ -19,6 +19,7 @@ from serl.geometry import (
 from serl.motion import Pose
 from serl.real_task import RealTaskConfig
 from serl.ros.setup.checks import (
+    END_GUIDING,
     StepFailed,
     ask_yes_no,
     check_turn,
@@ -38,7 +39,7 @@ _TURNED_RAD = 0.05
 _VIEW_PX = 128
 _GUIDING = (
     "Nothing commands the arm now. Put it into its own hand-guiding mode, and guide the tool, with "
-    "the part in its hand if there is one."
+    f"the part in its hand if there is one. {END_GUIDING}."
 )
 
 

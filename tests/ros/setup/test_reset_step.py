@@ -58,6 +58,7 @@ def test_reset_step_records_path_and_keeps_gripper_open_once_opened() -> None:
         (HIGH, False),
     ]
     assert session.said[0] == "no guard", "the guard must end before the arm is guided"
+    assert "restart the arm's controller" in session.asked[-1], "it would move the arm back"
     assert "'what': expected Enter, o or e" in session.said
     assert any("it moves" in each for each in session.said)
 

@@ -42,7 +42,7 @@ class Session:
 
     def __init__(self, *places: Any, profile: ArmProfile = PROFILE, **answers: Any) -> None:
         self.profile, self._answers, self._places = profile, answers, list(places)
-        self.said, self.moves = list[str](), 0
+        self.said, self.asked, self.moves = list[str](), list[str](), 0
         self.arm: Any = SimpleNamespace(
             end_guard=lambda: self.said.append("no guard"),
             is_still=self._is_still,
@@ -54,6 +54,7 @@ class Session:
         return place if isinstance(place, Pose) else Pose(place, DOWN)
 
     def _answer(self, key: str, question: str) -> str:
+        self.asked.append(question)
         answer = self._answers.get(key.removeprefix("task.").replace(".", "_"), "")
         return str(answer.pop(0) if isinstance(answer, list) else answer)
 
@@ -72,6 +73,7 @@ def test_taught_task_is_written_and_configures_training_on_its_arm(tmp_path: Pat
     session.moves = 1
     taught = teach(session)
     assert session.said[0] == "no guard", "the guard must end before the arm is guided"
+    assert "restart the arm's controller" in session.said[1], "it would move the arm back"
     assert any("it moves" in each for each in session.said)
     assert any("crop" in each for each in session.said), "a wrong crop must be asked for again"
     write_task(tmp_path / "ram.yaml", "ram", "push it in", taught.config, taught.training)
