@@ -83,11 +83,18 @@ class StopLatch:
                 write_atomic(self.path, self.stopped.encode()[:_MAX_BYTES])
 
     def release(self) -> None:
-        """Release a stop; the robot is then paused, keeping the reason of an earlier pause."""
+        """Release a stop; the robot is then paused, keeping the reason of an earlier pause.
+
+        Raises:
+            SerlError: the file of the stop cannot be removed, so that the stop remains.
+        """
         with self._lock:
             if self.stopped:
                 self.pause(RELEASED)
-                self.path.unlink(missing_ok=True)
+                try:
+                    self.path.unlink(missing_ok=True)
+                except OSError as error:
+                    raise SerlError(f"{self.stopped}: not released: {error}") from None
                 self.stopped = ""
 
     def pause(self, reason: str) -> None:

@@ -70,6 +70,14 @@ def test_stop_whose_file_could_not_be_written_is_stored_by_the_next(tmp_path: Pa
     assert StopLatch(latch.path).stopped == latch.stopped == "first"
 
 
+def test_stop_whose_file_cannot_be_removed_is_not_released(tmp_path: Path) -> None:
+    (tmp_path / "stopped").mkdir()
+    latch = StopLatch(tmp_path / "stopped")
+    with pytest.raises(SerlError, match="not released: "):
+        latch.release()
+    assert latch.stopped
+
+
 def run_actions_at(
     latch: StopLatch, actions: dict[int, Callable[[], object]]
 ) -> Callable[[], bool]:
