@@ -335,6 +335,10 @@ def _clamp(v: Vector, low: Vector, high: Vector) -> Vector:
     return x, y, z
 
 
+_THINNEST_M = 0.003
+"""Least side of a box: more than a setpoint moves in 10 ms, so that none passes through a box."""
+
+
 class Box(FrozenModel):
     """A box in the base frame that the tool must not enter."""
 
@@ -343,8 +347,12 @@ class Box(FrozenModel):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if not all(low < high for low, high in zip(self.low_m, self.high_m, strict=True)):
-            raise ValueError(f"low_m {self.low_m} must be below high_m {self.high_m}")
+        sides_m = [high - low for low, high in zip(self.low_m, self.high_m, strict=True)]
+        if not min(sides_m) > _THINNEST_M - 1e-9:
+            raise ValueError(
+                f"low_m {self.low_m} must be below high_m {self.high_m}, by {_THINNEST_M:g} m at "
+                "least"
+            )
         return self
 
 

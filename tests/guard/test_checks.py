@@ -249,6 +249,7 @@ def test_parse_beat_refuses_or_round_trips_any_text(text: str) -> None:
         ({"following_m": 0.06}, "following_m"),
         ({"slow_speed_m_s": 0.06}, "slow_speed_m_s"),
         ({"keep_out": ({"low_m": (0, 0, 0), "high_m": (1, 0, 1)},)}, "low_m"),
+        ({"keep_out": ({"low_m": (0, 0, 0), "high_m": (1, 0.0029, 1)},)}, "by 0.003 m"),
         ({"unknown": 1}, "unknown"),
     ],
 )
