@@ -235,8 +235,8 @@ class Guard:
             return ""
         if trouble := self.measured.trouble(now_s):
             return trouble
-        resting = self._setpoint.pose if self.yields and self._setpoint is not None else None
-        if resting is not None and (away := self._hold_point.displacement(resting)):
+        rest = self._setpoint or self._last  # the controller keeps a setpoint that was dropped
+        if self.yields and rest and (away := self._hold_point.displacement(rest.pose)):
             return away
         if self.state is GuardState.DISARMED and self.measured.pose is not None:
             far = far_outside(self.measured.pose, self._config)

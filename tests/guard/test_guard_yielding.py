@@ -266,6 +266,25 @@ def test_yielding_arm_is_acknowledged_once_back_within_yield_limit() -> None:
     loop.guard.ack(loop.now_s)
 
 
+def test_yielding_arm_is_not_acknowledged_away_from_setpoint_that_late_guard_dropped() -> None:
+    loop = driving()
+    loop.force = [31.0, 0, 0, 0, 0, 0]
+    before = loop.tick(2)
+    assert before is not None
+    loop.now_s += 0.15
+    loop.setpoint, loop.mode, loop.force = None, "hold", [0.0] * 6
+    loop.fake.pose = shifted(before.pose, -0.03)
+    assert loop.tick(60) is None
+    assert loop.guard.yields
+    with pytest.raises(BadInput, match="push it back"):
+        loop.guard.ack(loop.now_s)
+    for tick in range(30):
+        loop.fake.pose = shifted(before.pose, -0.001 * (29 - tick))
+        loop.tick()
+    loop.tick(60)
+    loop.guard.ack(loop.now_s)
+
+
 def test_yielding_arm_moved_by_less_than_lead_keeps_its_setpoint() -> None:
     loop = driving()
     loop.force = [31.0, 0, 0, 0, 0, 0]
