@@ -69,3 +69,15 @@ async def test_page_that_lost_the_controls_does_not_take_them_back_by_itself(
     await page.reads("lease", "Take the controls")
     await page.run("new Promise((done) => setTimeout(done, 500))")  # several states
     assert await page.text("lease") == "Take the controls T"
+
+
+@with_page
+async def test_answer_about_a_stop_is_removed_by_the_next_stop(page: Page, here: Site) -> None:
+    show_state(here, {"stopped": "stopped by the operator"})
+    await enter(page, here)
+    await page.take()
+    await page.reads("go", "Release the actor")
+    await page.hit("KeyG")
+    await page.reads("answer", "did release")
+    show_state(here, {"stopped": "stopped by a device"})
+    await page.until("!document.getElementById('answer').textContent", 10.0)
