@@ -112,10 +112,10 @@ def estimate(statistic: Statistic, *groups: Group, draws: int = DRAWS) -> Estima
             for at in range(0, draws, _CHUNK)
         ]
     )
-    found = found[np.isfinite(found)]
+    found = found[~np.isnan(found)]
     if not math.isfinite(value) or not found.size:
         return NOTHING
-    low, high = np.percentile(found, _TAILS)
+    low, high = np.percentile(found, _TAILS, method="nearest")  # some may be infinite
     return Estimate(value, min(float(low), value), max(float(high), value))
 
 
@@ -155,17 +155,17 @@ def difference(statistic: Statistic) -> Statistic:
     return lambda group, base: statistic(group) - statistic(base)
 
 
-def ratio(by_task: Statistic) -> Statistic:
-    """Return the statistic of two groups that is the geometric mean over tasks of their ratio.
+def log_ratio(by_task: Statistic) -> Statistic:
+    """Return the statistic of two groups that is the mean over tasks of the log of their ratio.
 
-    It is NaN where a group's statistic is 0 in a task.
+    It is infinite where one group's statistic is 0 in a task, and NaN where both are.
     """
 
     def of_groups(group: Group, base: Group) -> Values:
-        values = np.stack([by_task(group), by_task(base)])
-        logs = np.log(np.where(values > 0, values, math.nan))
-        quotient: Values = np.exp((logs[0] - logs[1]).mean(0))
-        return quotient
+        with np.errstate(divide="ignore", invalid="ignore"):
+            logs = np.log(np.stack([by_task(group), by_task(base)]))
+            mean: Values = (logs[0] - logs[1]).mean(0)
+        return mean
 
     return of_groups
 

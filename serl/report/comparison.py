@@ -17,10 +17,10 @@ from serl.report.aggregates import (
     difference,
     estimate,
     iqm_by_task,
+    log_ratio,
     mean_over_tasks,
     pooled_iqm,
     probability_of_improvement,
-    ratio,
     restricted_mean_by_task,
 )
 from serl.report.outcomes import Configuration, Outcome
@@ -76,10 +76,11 @@ class Metric(NamedTuple):
         """The statistic of one configuration."""
         return mean_over_tasks(self.by_task) if self.by_task else pooled_iqm
 
-    @property
-    def contrast(self) -> Statistic:
-        """The statistic of a configuration against the first one."""
-        return ratio(self.by_task) if self.by_task else difference(pooled_iqm)
+    def contrast(self, group: Group, base: Group) -> Estimate:
+        """Return the ratio of two configurations, the geometric mean over tasks, or difference."""
+        if self.by_task is None:
+            return estimate(difference(pooled_iqm), group, base)
+        return Estimate(*map(math.exp, estimate(log_ratio(self.by_task), group, base)))
 
     @property
     def neutral(self) -> float:
@@ -177,6 +178,10 @@ class Comparison:
         if not math.isfinite(contrast.value):
             return f"{ours} cannot be compared with {base} by {title}."
         change = metric.contrast_text(contrast)
+        groups = samples(metric, self.configurations)
+        for task, *both in zip(self.tasks, groups[0], groups[number], strict=True):
+            if min(sample.values.size for sample in both) < 2:
+                return f"One seed of {task} decides nothing between {ours} and {base}: {change}."
         if contrast.low <= metric.neutral <= contrast.high:
             return f"No difference in {title} is shown between {ours} and {base}: {change}."
         better = (contrast.value > metric.neutral) == metric.higher
@@ -201,7 +206,7 @@ def compare(
         ranked = [ranks(metric, group) for group in groups]
         results[name] = MetricResult(
             tuple(estimate(metric.aggregate, group) for group in groups),
-            tuple(estimate(metric.contrast, group, base) for group in others),
+            tuple(metric.contrast(group, base) for group in others),
             tuple(estimate(probability_of_improvement, group, ranked[0]) for group in ranked[1:]),
             tuple(
                 len(each.outcomes) - sum(sample.values.size for sample in group)

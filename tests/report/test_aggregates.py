@@ -22,12 +22,12 @@ from serl.report.aggregates import (
     estimate,
     interquartile_mean,
     iqm_by_task,
+    log_ratio,
     mean_curve,
     mean_over_tasks,
     performance_profile,
     pooled_iqm,
     probability_of_improvement,
-    ratio,
     reached_curve,
     restricted_mean,
     survival_curve,
@@ -105,13 +105,19 @@ def test_interval_of_all_successes_is_not_zero() -> None:
 
 def test_ratio_and_difference_compare_each_task_with_itself() -> None:
     slow, fast = group([8.0, 8, 8], [800.0, 800, 800]), group([4.0, 4, 4], [200.0, 200, 200])
-    assert float(ratio(iqm_by_task)(fast, slow)) == pytest.approx(math.sqrt(0.5 * 0.25))
+    assert math.exp(log_ratio(iqm_by_task)(fast, slow)) == pytest.approx(math.sqrt(0.5 * 0.25))
     assert float(difference(pooled_iqm)(group([0.9]), group([0.4]))) == pytest.approx(0.5)
 
 
 def test_undefined_estimate_is_nothing() -> None:
     assert estimate(pooled_iqm, group([])) is NOTHING
-    assert estimate(ratio(iqm_by_task), group([3.0]), group([0.0])) is NOTHING
+    assert estimate(log_ratio(iqm_by_task), group([3.0]), group([0.0])) is NOTHING
+
+
+def test_draw_in_which_base_is_zero_widens_interval_of_ratio() -> None:
+    found = estimate(log_ratio(iqm_by_task), group([1.0] * 5), group([0.0, 0, 10, 10, 10]))
+    assert found[:2] == pytest.approx((math.log(3 / 20), math.log(1 / 10)), abs=1e-9)
+    assert found.high == math.inf, "in 8.7 % of the draws"
 
 
 # Remission in weeks of 21 patients with 6-mercaptopurine (Freireich et al. 1963); + is censored.

@@ -149,6 +149,8 @@ def test_verdict_follows_interval(name: MetricName, words: str) -> None:
     base = configuration("base", *(outcome(s, 0.5, 900.0) for s in range(5)))
     other = configuration("other", *(outcome(s, 0.98, 300.0, human_s=80.0) for s in range(5)))
     assert words in compare([base, other], {}).verdict(name, 1)
+    alone = configuration("alone", other.outcomes[0])
+    assert compare([base, alone], {}).verdict(name, 1).startswith("One seed of reach decides noth")
 
 
 def test_configurations_may_differ_in_one_setting_or_named_factors(tmp_path: Path) -> None:
