@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import sys
 from collections.abc import Mapping
 from importlib.util import find_spec
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from serl.errors import BadInput, SerlError, described
+from serl.system.files import make_folder, read_bounded, write_atomic
 
 WandbMode = bool | Literal["online", "offline"]
 PROJECT = "serl"
@@ -40,6 +42,9 @@ def check_wandb(mode: WandbMode) -> None:
 
 class WandbRun:
     """A run of Weights & Biases, with the name of our run; opened again, it goes on.
+
+    Runs of two sweeps may have one name. So the id is drawn by chance, and stored beside W&B's
+    files.
 
     Numbers are plotted over `steps`, the online environment steps. No training waits or ends for
     its plots: without a connection at the start, the numbers go into files for `wandb sync`; once
@@ -95,14 +100,18 @@ class WandbRun:
 def _begin(folder: Path, mode: Literal["online", "offline"]) -> Any:
     import wandb
 
-    name = f"{folder.parent.name}-{folder.name}"
+    name = "-".join([part for part in folder.parts if part != "stages"][-2:])
+    file = folder / "wandb" / "id"
+    if not file.exists():
+        make_folder(file.parent)
+        write_atomic(file, secrets.token_hex(8).encode())
     settings = wandb.Settings(
         console="off", silent=True, disable_git=True, init_timeout=CONNECT_S, finish_timeout=SEND_S
     )
     try:
         return wandb.init(
-            project=PROJECT, id=name, name=name, dir=str(folder), resume="allow", mode=mode,
-            settings=settings,
+            project=PROJECT, id=read_bounded(file, 64).decode(), name=name, dir=str(folder),
+            resume="allow", mode=mode, settings=settings,
         )  # fmt: skip
     except Exception:
         wandb.teardown()  # or its process holds the name

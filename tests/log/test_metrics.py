@@ -277,15 +277,19 @@ def test_wandb_without_connection_writes_files_for_later(
 def test_wandb_run_is_resumed_under_its_id_and_training_goes_on_without_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    fake = use(FakeWandb(), monkeypatch)
+    fake, run = use(FakeWandb(), monkeypatch), tmp_path / "reach" / "one"
     for _ in range(2):
-        with MetricsWriter(tmp_path / "reach" / "one", wandb="online") as metrics:
+        with MetricsWriter(run, wandb="online") as metrics:
             metrics.write(10, EPISODE)
             fake.fails = True
             metrics.write(20, EPISODE)
             metrics.write(30, EPISODE)
         fake.fails = False
-    assert [each["id"] for each in fake.begun] == ["reach-one"] * 2
+    for folder in (run / "stages" / "forward", tmp_path / "again" / "reach" / "one"):
+        MetricsWriter(folder, wandb="online").close()
+    names, ids = ([each[key] for each in fake.begun] for key in ("name", "id"))
+    assert names == ["reach-one", "reach-one", "one-forward", "reach-one"]
+    assert (ids[0] == ids[1], len(set(ids))) == (True, 3)
     assert {each["resume"] for each in fake.begun} == {"allow"}
     assert [each["steps"] for each in fake.logged] == [10, 10]
     assert caplog.text.count("log.wandb: no more metrics: closed") == 2
