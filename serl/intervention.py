@@ -91,6 +91,7 @@ class PersonContext:
         planned_steps: online steps of the whole training, of all actors.
         seed: seed of all random numbers of the operator.
         steps_before: online steps made by this actor before it was restarted.
+        takeovers_before: takeovers in these steps.
         trained: returns the number of steps of all actors that were trained on, as known here.
         labels: successes are labelled by the operator only.
     """
@@ -100,6 +101,7 @@ class PersonContext:
     planned_steps: int
     seed: int
     steps_before: int = 0
+    takeovers_before: int = 0
     trained: Callable[[], int] = lambda: 0
     labels: bool = False
 

@@ -39,7 +39,7 @@ from serl.training.replay import Replay
 from serl.training.resets import EpisodeStarts
 from serl.training.successes import LastFrames
 from serl.transport import LearnerEnd, WeightSource
-from serl.types import Arrival, Record
+from serl.types import ActionSource, Arrival, Record, Step, is_online
 
 # Images of a scene at rest are identical, and images rendered in this process are never stale.
 _SIMULATED_CAMERAS = CameraMonitorConfig(frozen_readings=0, stamped=False)
@@ -108,20 +108,22 @@ def make_human(
     task: SimulatedTask,
     robot: SimulationView,
     actor: str,
-    steps_before: int = 0,
+    history: ActorHistory | None = None,
     trained: Callable[[], int] = lambda: 0,
 ) -> Teleop | None:
     """Return the configured simulated person, or None; `PersonContext` documents the arguments."""
     if config.intervention == "none":
         return None
+    before = history or ActorHistory()
     training = PersonContext(
         task,
         robot,
         planned_steps=config.steps,
-        steps_before=steps_before,
+        steps_before=before.steps,
+        takeovers_before=before.takeovers,
         trained=trained,
         labels=config.reward.success_kind == "human",
-        seed=start_seed(Purpose.TRAINING, config.seed, f"{actor}/human", steps_before),
+        seed=start_seed(Purpose.TRAINING, config.seed, f"{actor}/human", before.steps),
     )
     human: Teleop = plugins.load("person", config.intervention).create(config.human, training)
     return human
@@ -153,10 +155,23 @@ class ActorHistory(NamedTuple):
     Attributes:
         starts: number of starts of episodes, so that a restarted actor uses fresh ones.
         steps: number of online steps.
+        takeovers: segments of human steps among them.
     """
 
     starts: int = 0
     steps: int = 0
+    takeovers: int = 0
+
+    @classmethod
+    def of(cls, starts: int, records: Iterable[Arrival]) -> ActorHistory:
+        """Return the work in the records of an actor's log."""
+        steps, takeovers, human = 0, 0, False
+        for record in records:
+            drove = human and record.key.index > 0
+            human = isinstance(record, Step) and record.source is ActionSource.HUMAN
+            steps += is_online(record)
+            takeovers += human and not drove
+        return cls(starts, steps, takeovers)
 
 
 class RunSite(Site):
@@ -211,7 +226,7 @@ def make_actor(
         if arm.placements is not None:
             site.starts.placements = arm.placements
     view = CachedView(robot)
-    human = make_human(config, task, view, key.actor, history.steps, trained_steps)
+    human = make_human(config, task, view, key.actor, history, trained_steps)
     site.teleop = site.attend(robot, human)
     real_time = RealTime(WallClock(rate_hz), site.has_operator, pressure)
     clock = arm.clock or VirtualClock(robot.advance, rate_hz, real_time)

@@ -122,6 +122,7 @@ class ScriptedHuman:
         planned_steps: online steps of the whole training.
         seed: seed of the action noise.
         steps_before: online steps already done by this actor.
+        takeovers_before: takeovers in these steps.
         trained: see `Budget`.
         labels: label successes, for use when no other source does.
     """
@@ -136,6 +137,7 @@ class ScriptedHuman:
         planned_steps: int,
         seed: int,
         steps_before: int = 0,
+        takeovers_before: int = 0,
         trained: Callable[[], int] = lambda: 0,
         labels: bool = False,
     ) -> None:
@@ -145,7 +147,7 @@ class ScriptedHuman:
         self._task = task
         self._robot = robot
         self._rng: np.random.Generator = np.random.default_rng(seed)
-        self._takeovers = 0
+        self._takeovers = takeovers_before
         self.begin()
 
     @classmethod
@@ -205,7 +207,8 @@ class ScriptedHuman:
             patience = self.config.border_patience_steps if leaves else self.config.patience_steps
             stuck = self._idle_steps >= patience
             worse = progress < self._best - self.config.regress
-            spent = self._takeovers == self.config.max_takeovers
+            most = self.config.max_takeovers
+            spent = most is not None and self._takeovers >= most
             if (stuck or worse) and not spent and self.budget.allows(self.config.hold_steps):
                 self._reacting = self.config.reaction_steps
         elif self._reacting > 0:

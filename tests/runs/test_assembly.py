@@ -39,7 +39,7 @@ from serl.training.frames import random_shift
 from serl.training.learner import Learner
 from serl.training.learner_stats import restore_progress
 from serl.training.replay import Replay
-from serl.types import ActionSource, Batch, Image, LostRecord, Record, Step, feedback_of
+from serl.types import ActionSource, Batch, End, Image, LostRecord, Record, Step, feedback_of
 
 from ..support.acting import FakeCameraArm, FakeSite, notice_frozen_camera
 from ..support.desk import MemoryMetrics
@@ -89,9 +89,6 @@ class Training:
             list(self.log),
             before.learner.progress.taken.total() if before else 0,
         )
-        online = [
-            r for r in self.log if isinstance(r, Step) and r.source is not ActionSource.SCRIPT
-        ]
         robot = plugins.make_simulation(make_task(config))
         clock = VirtualClock(robot.advance, make_task(config).config.rate_hz)
         self.actor = make_actor(
@@ -101,7 +98,7 @@ class Training:
             [RecordCallback(self._take)],
             DrivenArm(robot, clock),
             FakeSite(lambda: self.learner.progress.steps >= self.steps),
-            ActorHistory(len({record.key.episode for record in self.log}), len(online)),
+            ActorHistory.of(len({record.key.episode for record in self.log}), self.log),
         )
 
     def run(self, steps: int) -> Training:
@@ -160,6 +157,9 @@ def test_training_runs_to_its_end(trained: Training) -> None:
     episodes = [row for _, row in trained.metrics.rows_of(EpisodeRow)]
     assert sum(row.length for row in episodes) <= progress.received
     assert any(row.human_steps for row in episodes)
+    last = [n for n, record in enumerate(trained.log) if isinstance(record, End)][len(episodes) - 1]
+    counts = [sum(getattr(row, name) for row in episodes) for name in ("length", "interventions")]
+    assert ActorHistory.of(7, trained.log[: last + 1]) == (7, *counts)
     versions = [record.policy_version for record in trained.log if isinstance(record, Step)]
     assert versions == sorted(versions)
     assert versions[0] == 1

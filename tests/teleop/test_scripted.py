@@ -229,6 +229,10 @@ def test_scripted_human_respects_max_takeovers(most: int | None) -> None:
         driving += bench.watch(30)
     takeovers = sum(now and not before for before, now in itertools.pairwise(driving))
     assert takeovers == most if most is not None else takeovers > 3
+    bench.human = ScriptedHuman(
+        bench.human.config, bench.task, bench.robot, MANY_STEPS, seed=0, takeovers_before=takeovers
+    )
+    assert any(bench.watch(30)) is (most is None), "a restart gives no more help"
 
 
 def test_scripted_human_depends_only_on_seed(training: list[Step]) -> None:

@@ -37,7 +37,7 @@ from serl.teleop.human_input import HumanInput
 from serl.training.actor import Actor
 from serl.training.link import ControlStatus, WeightsFile, announce, write_status
 from serl.training.stages import take_turns
-from serl.types import ActionSource, End, Step, is_online
+from serl.types import ActionSource, End, Step
 
 TOO_LATE = 1.5
 """Delay in control periods after which an action is too late: its logged transition does not show
@@ -211,7 +211,7 @@ def _make_actor(
     recover(episodes)
     before = survey(episodes, logger.warning)
     records = read_logged(before, folder.name, name, spec, logger.warning)
-    history = ActorHistory(len(before), sum(map(is_online, records)))
+    history = ActorHistory.of(len(before), records)
     epoch = next_epoch(episodes)
     log = logs.enter_context(EpisodeLog(episodes, logged, folder.name, name, epoch, config.log))
     weights = WeightsFile(link / "weights.safetensors", spec.digest)
