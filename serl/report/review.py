@@ -21,6 +21,7 @@ from serl.log.episode_reader import episode_name, episode_paths, read_episode, r
 from serl.loop import RecordCallback, Result
 from serl.report.curves import Values
 from serl.report.playback import replay
+from serl.runs.deployment import one_part
 from serl.runs.folder import RunFolder
 from serl.specs import ArraySpec, Spec
 from serl.system.json_fields import printable
@@ -64,11 +65,11 @@ def recordings(folder: Path) -> list[RecordingFile]:
     """Return the episodes of a run, or of a folder of episode files, by actor, then by time.
 
     Raises:
-        BadInput: the folder is neither of the two, or has no episode yet.
+        BadInput: the folder is neither of the two, has stages, or has no episode yet.
     """
     if episode_paths(folder):
         return _recordings(folder.resolve().name, folder)
-    run = RunFolder.open(folder, data_only=True)
+    run = one_part(RunFolder.open(folder, data_only=True))
     found = [item for actor in run.actors() for item in _recordings(actor, run.episodes(actor))]
     if not found:
         raise BadInput(f"{folder}: no episode was recorded yet")

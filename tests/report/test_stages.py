@@ -8,6 +8,7 @@ import pytest
 from serl.errors import BadInput
 from serl.log.metrics import EpisodeRow, EvaluationRow, MetricsWriter, RequestRow
 from serl.report.report import write_report, write_stages_report
+from serl.report.review import recordings
 from serl.runs.config import resolve
 from serl.runs.folder import RunFolder
 
@@ -71,6 +72,11 @@ def test_stages_report_names_missing_final_evaluation(tmp_path: Path) -> None:
     text = read(run.report)
     assert "Not every stage has a final evaluation." in text
     assert "nan" not in text.lower()
+
+
+def test_episodes_of_run_with_stages_are_those_of_a_stage(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"has stages, each a run: expected one of .*/stages/there"):
+        recordings(make_run(tmp_path).path)
 
 
 def test_stages_report_refuses_stage_that_is_no_run(tmp_path: Path) -> None:
