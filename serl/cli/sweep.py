@@ -57,7 +57,7 @@ def sweep(options: argparse.Namespace) -> int:
             raise BadInput(f"--only: expected 0 to {len(runs) - 1}, got {options.only}")
         runs = [runs[options.only]]
     failed = train_all(runs, options.jobs)
-    if folders := sorted({str(run.path.parent) for run in runs}):
+    if len(folders := sorted({str(run.path.parent) for run in runs})) > 1:
         print(f"to compare: serl compare {' '.join(map(shlex.quote, folders[:3]))}", flush=True)
     return 1 if failed else 0
 

@@ -200,7 +200,7 @@ class Film:
             yield self.frame(index)
 
     def frame(self, index: int) -> Image:
-        """Return the frame of the observation `index` and its action; uint8 (480, 800, 3)."""
+        """Return the frame of the observation `index` and its action; uint8 (600, 960, 3)."""
         picture = self._base.copy()
         pen = _Pen(picture)
         self._draw_panel(pen, index)

@@ -134,7 +134,8 @@ def test_slurm_script_runs_one_run_per_array_task(
         f'{tmp_path}/grid.yaml --out {tmp_path}/out --only "$SLURM_ARRAY_TASK_ID" &'
     )
     assert list((tmp_path / "out").iterdir()) == []
-    assert sweep([10, 20], "--only", "3", seeds=(0, 1))[0] == 0
+    code, text = sweep([10, 20], "--only", "3", seeds=(0, 1))
+    assert (code, "serl compare" in text) == (0, False), "it takes two folders"
     assert [path.name for path in (tmp_path / "out").glob("*/*")] == ["reach-1"]
     code, text = sweep([10, 20], "--only", "4", seeds=(0, 1))
     assert (code, text) == (2, "serl: --only: expected 0 to 3, got 4\n")
