@@ -41,7 +41,7 @@ docs: .venv/ready-docs
 # All are run, also where one fails; those that failed are named at the end.
 bench: .venv/ready-bench
 	failed=
-	for script in update pixels link stream guard resume console bystanders "columns --transitions=100000" "training --ablations" habits person; do
+	for script in update pixels stream guard resume console bystanders "columns --transitions=100000" "training --ablations" habits person; do
 	  set -- $$script
 	  .venv/bin/python tests/bench/bench_$$1.py $${2:-} || failed="$$failed $$1"
 	done

@@ -5,8 +5,8 @@
 Transitions of 98 kB (two cameras of 128 px) go from logs on the disk through real link processes to
 the learner's end, which decodes each, commits it to the index and acknowledges it. ZeroMQ carries
 the same bytes (PUSH/PULL) from as many processes, from memory, unchecked and not stored.
-Then: what the tags under the run's key cost the stream; and what a step costs the control thread,
-with and without a learner.
+Then: what the tags under the run's key cost the stream; what a step costs the control thread, with
+and without a learner; and how long weights take to four actors, and the CPU time of an idle link.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -40,6 +41,7 @@ from serl.specs import ArraySpec, ObservationSpec, Spec
 from serl.system.supervisor import is_orphaned
 from serl.testing.samples import random_step
 from serl.training.link import WeightsFile, announce
+from serl.transport import Snapshot
 from serl.types import ActionSource, End, EndReason, Key, Record, Step
 
 CAMERA = ArraySpec(shape=(128, 128, 3), dtype="uint8")
@@ -105,6 +107,7 @@ def main() -> None:
             return None
         measure_rates(Path(folder), 1000 if options.short else 3000, 2 if options.short else 5)
         measure_cost(Path(folder), 500 if options.short else 2000)
+        measure_weights(Path(folder) / "weights", 15 if options.short else 60)
     return None
 
 
@@ -270,6 +273,40 @@ def appended(run: Path, steps: int) -> Iterator[tuple[float, float]]:
             yield time.perf_counter() - begin_s, of_thread_s
             due_s = max(due_s + 1 / RATE_HZ, time.perf_counter())
             time.sleep(max(0.0, due_s - time.perf_counter()))
+
+
+def measure_weights(run: Path, versions: int) -> None:
+    """Print the time until the last of four actors has new weights, and an idle link's CPU."""
+    names = [f"actor{number}" for number in range(4)]
+    for name in names:
+        announce(run / "link" / name, run.name, name, EPOCH, SPEC)
+    files = [WeightsFile(run / "link" / n / "weights.safetensors", SPEC.digest) for n in names]
+    weights = {"w": np.random.default_rng(0).normal(size=1_250_000).astype(np.float32)}
+    with links(run, names) as processes, RosNode("learner", run) as node:
+        transport = LearnerTransport(node, SPEC, run.name)
+        load(files, transport, Snapshot(1, {}, weights))
+        latencies_ms = []
+        for version in range(2, 2 + versions):
+            latencies_ms.append(1e3 * load(files, transport, Snapshot(version, {}, weights)))
+            time.sleep(0.2)
+        print(
+            f"weights, 5 MB to four actors: median {np.median(latencies_ms):.0f} ms, "
+            f"best {min(latencies_ms):.0f} ms, worst {max(latencies_ms):.0f} ms"
+        )
+        link = psutil.Process(processes[0].pid)
+        link.cpu_percent()
+        time.sleep(5)
+        memory_mb = link.memory_info().rss / 1e6
+        print(f"idle link: {link.cpu_percent():.1f} % of a core, {memory_mb:.0f} MB")
+
+
+def load(files: Sequence[WeightsFile], transport: LearnerTransport, snapshot: Snapshot) -> float:
+    """Return the seconds until this thread has read and checked the weights of every file."""
+    start_s = time.perf_counter()
+    transport.publish(snapshot)
+    for file in files:
+        until(partial(file.latest, snapshot.version - 1))
+    return time.perf_counter() - start_s
 
 
 def learn(run: Path) -> None:

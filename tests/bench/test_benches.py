@@ -26,7 +26,6 @@ OPTIONS = {
     "disk": ["--gb=0.1"],
     "guard": ["--trials=1", "--burners=0", "--only=actor"],
     "habits": ["--task=reach", "--seeds=0", "--habits=early", "--steps=100", "--out=habits"],
-    "link": ["--short"],
     "person": ["--demos=1", "--seeds", "--out=person"],
     "pixels": ["--rounds=1"],
     "resume": ["--steps=1500", "--task=reach"],
