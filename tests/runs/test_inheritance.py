@@ -35,7 +35,6 @@ from ..agents.resnet10_reference import stand_in
 from ..support.pickled import pickled_parameters
 
 AGENT = {"hidden": [8], "batch_size": 4, "utd": 2, "threads": 1, "device": "cpu"}
-RNG = np.random.default_rng(0)
 SETTINGS: dict[str, Any] = {"task": "reach", "demos": 0, "steps": 100, "agent": AGENT}
 
 
@@ -56,13 +55,11 @@ def saved_run(root: Path, settings: dict[str, Any] = SETTINGS, steps: int = 7) -
 
 
 def new_run(tmp_path: Path, *settings: dict[str, Any]) -> RunFolder:
-    """Create a new run in a folder next to the source run."""
     return RunFolder.create(tmp_path / "after", resolve(*settings), datetime(2026, 11, 22))
 
 
 @pytest.fixture
 def heir(tmp_path: Path) -> tuple[RunFolder, RunFolder]:
-    """Return a source run and a new run that starts from it."""
     before = saved_run(tmp_path / "before")
     return before, new_run(tmp_path, SETTINGS, {"init_from": before.path, "seed": 9})
 
@@ -243,8 +240,7 @@ def pixel_settings(**encoder: Any) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def trunks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Create two stand-ins for ResNet-10 weights."""
+def trunks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:  # of ResNet-10
     folder = tmp_path_factory.mktemp("trunks")
     for seed in (3, 4):
         (folder / f"{seed}.pkl").write_bytes(pickled_parameters(stand_in(seed=seed)))
@@ -266,7 +262,8 @@ def test_run_from_pixels_inherits_encoder(tmp_path: Path) -> None:
     for agent, state in zip(agents, (theirs, mine), strict=True):
         agent.load_state_dict({**state, "generator.acting": theirs["generator.acting"]})
     images = {name: np.full((16, 16, 3), 90, np.uint8) for name in VIEWS}
-    state = random_step(Key("r", "a", 1, 0, 0), make_spec(make_task(config)), RNG).observation.state
+    spec, rng = make_spec(make_task(config)), np.random.default_rng(0)
+    state = random_step(Key("r", "a", 1, 0, 0), spec, rng).observation.state
     seen = Observation(state, images)
     first, second = (agent.act(seen, explore=False) for agent in agents)
     assert np.array_equal(first, second)
@@ -286,10 +283,8 @@ def test_encoder_trained_on_another_trunk_is_refused(
     """The shapes are equal, but the features differ."""
 
     def settings(seed: str) -> dict[str, Any]:
-        latents = {"latent": 8, "state_latent": 8}
-        if not seed:
-            return pixel_settings(**latents)
-        return pixel_settings(**latents, encoder="resnet10", trunk=trunks[seed])
+        trunk = {"encoder": "resnet10", "trunk": trunks[seed]} if seed else {}
+        return pixel_settings(latent=8, state_latent=8, **trunk)
 
     before = saved_run(tmp_path / "before", settings(theirs))
     for asked, part in ((None, "actor: its encoder does not fit"), (["encoder"], "encoder")):
@@ -379,21 +374,16 @@ def test_init_from_data_selects_inherited_steps_and_survives_source_removal(
     assert any("3 episodes, 60 steps" in text for text in messages) == (data == "steps")
 
 
-def test_reset_episodes_do_not_demonstrate(
+def test_only_successes_of_the_policy_demonstrate(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = saved_run(tmp_path / "before")
     record(before, KINDS)
     after = new_run(tmp_path, SETTINGS, {"demo_paths": [before.episodes("a")]})
     with MetricsWriter(after.path) as metrics, closing(Continuation(after, metrics)) as going:
-        assert going.learner(InProcess()).replay.demonstrations == 20, (
-            "only the policy's success may demonstrate"
-        )
+        assert going.learner(InProcess()).replay.demonstrations == 20  # the policy's success
     assert "1 successes demonstrate, 3 others do not" in capsys.readouterr().err
-
-
-def test_inheriting_successes_from_run_without_success_is_refused(tmp_path: Path) -> None:
-    before = saved_run(tmp_path / "before")
+    before = saved_run(tmp_path / "without success")
     record(before, KINDS[1:])
     after = new_run(tmp_path, SETTINGS, {"init_from": {"run": before.path, "data": "successes"}})
     with pytest.raises(BadInput, match=r"init_from\.data successes: it recorded no success"):
@@ -416,11 +406,9 @@ def test_train_command_refuses_mismatch_before_writing(
     assert not (tmp_path / "runs").exists()
 
 
-POSE = (0.5, 0.0, 0.2, 1.0, 0.0, 0.0, 0.0)
-AT_GOAL = {"kind": "pose", "pose": POSE}
+AT_GOAL = {"kind": "pose", "pose": (0.5, 0.0, 0.2, 1.0, 0.0, 0.0, 0.0)}
 SEEN = {"kind": "classifier", "model": "m.safetensors", "sha256": "1" * 64}
-VICE = {"kind": "vice"}
-HUMAN = {"kind": "human"}
+VICE, HUMAN = {"kind": "vice"}, {"kind": "human"}
 NEAR = {"kind": "progress", "topic": "/cell/near"}
 
 
@@ -448,7 +436,6 @@ NEAR = {"kind": "progress", "topic": "/cell/near"}
 def test_steps_with_different_reward_are_not_inherited(
     tmp_path: Path, there: dict[str, Any], here: dict[str, Any], data: str, complaint: str
 ) -> None:
-    """In a run rewarded by VICE all steps store the reward 0, including solved ones."""
     demonstrated = SETTINGS | {"demos": 1}
     before = saved_run(tmp_path, demonstrated | {"reward": there})
     origin = {"init_from": {"run": before.path, "data": data}, "reward": here}
