@@ -43,7 +43,7 @@ from serl.types import (
 )
 
 if TYPE_CHECKING:
-    from serl.datasets.tables import Recording, Table
+    from serl.datasets.tables import RecordingTables, Table
     from serl.gymnasium_env import TaskEnv
 
 __all__ = [
@@ -226,7 +226,7 @@ class Run:
         self._folders = folders
 
     @cached_property
-    def _recording(self) -> Recording:
+    def _recording(self) -> RecordingTables:
         try:
             from serl.datasets.tables import read_recording
         except ImportError as error:

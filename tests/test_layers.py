@@ -6,6 +6,7 @@ import ast
 import graphlib
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -209,3 +210,14 @@ def test_importing_top_modules_loads_no_framework() -> None:
 
 def test_launch_is_not_a_package() -> None:
     assert not (ROOT / "launch/__init__.py").exists(), "it would hide ROS's own `launch`"
+
+
+def test_public_class_name_has_one_meaning() -> None:
+    names = Counter(
+        node.name
+        for folder in PACKAGES
+        for path in (ROOT / folder).rglob("*.py")
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    assert [name for name, count in names.items() if count > 1] == []

@@ -18,7 +18,7 @@ from serl.cli.arguments import WIDTH, integer
 from serl.cli.sweep import train_all
 from serl.errors import BadInput
 from serl.log.metrics import read_metrics
-from serl.report.aggregates import Group, Sample, Values, estimate
+from serl.report.aggregates import Group, SeedResults, Values, estimate
 from serl.report.comparison import METRICS
 from serl.report.curves import assistance, series
 from serl.report.display import Display
@@ -42,7 +42,7 @@ class ExpertResult(FrozenModel):
     task_config: dict[str, Any]
 
 
-class Result(NamedTuple):
+class CellResult(NamedTuple):
     """The result of one seed of a row in a task; NaN where a number does not exist."""
 
     successes: int
@@ -158,23 +158,23 @@ def _read_expert(config: TrainConfig, path: Path) -> ExpertResult | None:
     return found
 
 
-def _results(hard: HardSet, row: RowName, task: str) -> Iterator[Result]:
+def _results(hard: HardSet, row: RowName, task: str) -> Iterator[CellResult]:
     """Yield the result of each finished seed of a row in a task."""
     for seed in hard.seeds:
         if row == "expert":
             if found := _read_expert(*hard.expert(task, seed)):
                 cycle_s = math.nan if found.cycle_s is None else found.cycle_s
-                yield Result(found.successes, found.trials, cycle_s)
+                yield CellResult(found.successes, found.trials, cycle_s)
         elif (run := hard.run(row, task, seed)) and run.is_finished():
             yield _trained(run.path)
 
 
-def _trained(path: Path) -> Result:
+def _trained(path: Path) -> CellResult:
     """Return the result of a finished run."""
     (outcome,) = read_outcomes(path)
     metrics = read_metrics(RunFolder.open(path, data_only=True).metrics)
     played = [each for each in metrics if each["kind"] == "episode"]
-    return Result(
+    return CellResult(
         outcome.successes,
         outcome.trials,
         outcome.cycle_s,
@@ -184,7 +184,7 @@ def _trained(path: Path) -> Result:
     )
 
 
-def print_table(console: Console, found: Mapping[tuple[str, str], Sequence[Result]]) -> None:
+def print_table(console: Console, found: Mapping[tuple[str, str], Sequence[CellResult]]) -> None:
     """Print the results of the finished runs by task and row, and the means over tasks."""
     table = Table(box=None, pad_edge=False)
     for head in ("task", "row", "seeds", "success\n(95 % interval)", *_OTHERS):
@@ -205,13 +205,15 @@ _OTHERS: Mapping[str, str] = {
     "human\ns": "human_s",
     "takeovers": "takeovers",
 }
-"""Columns of means over seeds, and the field of `Result` that each shows."""
+"""Columns of means over seeds, and the field of `CellResult` that each shows."""
 
 
-def _cells(tasks: Sequence[Sequence[Result]]) -> list[str]:
+def _cells(tasks: Sequence[Sequence[CellResult]]) -> list[str]:
     """Return the cells of a line of the table, for the results of one row in some tasks."""
     group = [
-        Sample.of([each.successes / each.trials for each in seeds], [each.trials for each in seeds])
+        SeedResults.of(
+            [each.successes / each.trials for each in seeds], [each.trials for each in seeds]
+        )
         for seeds in tasks
     ]
     success = METRICS["success"].text(estimate(_mean, group))

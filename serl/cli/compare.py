@@ -33,7 +33,7 @@ from serl.report.outcomes import (
     differences,
     read_configuration,
 )
-from serl.report.sequential import Plan, sequential_test
+from serl.report.sequential import SeedPlan, sequential_test
 from serl.runs.sweep import read_sweep, sweep_runs
 from serl.system.files import check_destination
 
@@ -75,7 +75,7 @@ def compare_options(parser: argparse.ArgumentParser) -> None:
         help="test after each block of seeds whether more seeds are needed; with FILE, the file "
         "of the folders' sweep, train these seeds",
     )
-    plan = Plan()
+    plan = SeedPlan()
     parser.add_argument(
         "--block", type=int, default=plan.block, metavar="N", help="number of seeds in a block"
     )
@@ -100,8 +100,8 @@ def compare(options: argparse.Namespace) -> int:
     Raises:
         BadInput: the runs cannot be compared.
     """
-    plan = Plan(options.block, options.blocks).checked()
-    if options.adaptive is None and (plan != Plan() or options.jobs > 1):
+    plan = SeedPlan(options.block, options.blocks).checked()
+    if options.adaptive is None and (plan != SeedPlan() or options.jobs > 1):
         raise BadInput("--block, --blocks and --jobs: expected --adaptive as well")
     check_destination(options.out)
     if options.adaptive not in (None, Path()):
@@ -127,7 +127,7 @@ def compare(options: argparse.Namespace) -> int:
     return 0
 
 
-def run_blocks(options: argparse.Namespace, plan: Plan) -> list[Configuration]:
+def run_blocks(options: argparse.Namespace, plan: SeedPlan) -> list[Configuration]:
     """Train a sweep's configurations, block by block of seeds, until the test needs no more.
 
     Runs of further seeds, which an earlier command may have left unfinished, are not read.

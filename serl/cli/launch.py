@@ -85,7 +85,7 @@ Declared = Mapping[str, tuple[str, str]]
 Arguments = Mapping[str, str]
 
 
-class _Graph(NamedTuple):
+class _LaunchGraph(NamedTuple):
     """The processes that a launch file starts.
 
     Attributes:
@@ -130,16 +130,16 @@ def describe_file() -> Any:
     return _description(_FILE, _file_graph)
 
 
-def _actor_graph(arguments: Arguments) -> _Graph:
+def _actor_graph(arguments: Arguments) -> _LaunchGraph:
     if not arguments["run"]:
         raise BadInput("run: expected the folder of a run, as in run:=runs/pick_cube/2026-...")
     name = checked_robot(arguments["name"], "actor")
     run = RunFolder.open(home_path(arguments["run"]))
     specs = actor_processes(run, name)
-    return _Graph(run, started_domain_id(run), specs, frozenset({name}))
+    return _LaunchGraph(run, started_domain_id(run), specs, frozenset({name}))
 
 
-def _simulation_graph(arguments: Arguments) -> _Graph:
+def _simulation_graph(arguments: Arguments) -> _LaunchGraph:
     steps = ("--lockstep",) if _is_true(arguments, "lockstep") else ()
     try:
         number(0.01, 100)(arguments["rtf"])
@@ -151,7 +151,7 @@ def _simulation_graph(arguments: Arguments) -> _Graph:
     return _prepare_graph(run, [spec], frozenset())
 
 
-def _guard_graph(arguments: Arguments) -> _Graph:
+def _guard_graph(arguments: Arguments) -> _LaunchGraph:
     profile, place = expand_home(arguments["profile"]), arguments["arm_namespace"]
     load_robot(profile)
     if not place.startswith("/"):
@@ -163,7 +163,7 @@ def _guard_graph(arguments: Arguments) -> _Graph:
     return _prepare_graph(run, specs, frozenset())
 
 
-def _file_graph(arguments: Arguments) -> _Graph:
+def _file_graph(arguments: Arguments) -> _LaunchGraph:
     if not arguments["file"]:
         raise BadInput("file: expected a YAML file, as in file:=cell.yaml")
     graph = checked(GraphConfig, read_yaml(home_path(arguments["file"])))
@@ -172,12 +172,14 @@ def _file_graph(arguments: Arguments) -> _Graph:
     if graph.console is not None:
         forget_address(run.path)
     if not graph.learner:
-        return _Graph(run, started_domain_id(run), specs, ends)
+        return _LaunchGraph(run, started_domain_id(run), specs, ends)
     demonstrate(run, Display())
     return _prepare_graph(run, specs, ends)
 
 
-def _run_graph(arguments: Arguments, processes: Callable[[RunFolder], list[ProcessSpec]]) -> _Graph:
+def _run_graph(
+    arguments: Arguments, processes: Callable[[RunFolder], list[ProcessSpec]]
+) -> _LaunchGraph:
     """Prepare a run in the caller's ROS domain, visible to standard ROS 2 tools."""
     run = _run_of(arguments)
     demonstrate(run, Display())
@@ -187,13 +189,15 @@ def _run_graph(arguments: Arguments, processes: Callable[[RunFolder], list[Proce
     return _prepare_graph(run, specs, frozenset(ends))
 
 
-def _prepare_graph(run: RunFolder, specs: Sequence[ProcessSpec], ends: frozenset[str]) -> _Graph:
+def _prepare_graph(
+    run: RunFolder, specs: Sequence[ProcessSpec], ends: frozenset[str]
+) -> _LaunchGraph:
     """Return processes of a run in the caller's ROS domain, visible to standard ROS 2 tools."""
     domain_id = domain_id_of(network=run.config.network)
     prepare(run, domain_id)
     for path in {run.path, *(part.path for part in run.parts().values())}:
         meet_others(path)
-    return _Graph(run, domain_id, specs, ends)
+    return _LaunchGraph(run, domain_id, specs, ends)
 
 
 def _is_true(arguments: Arguments, name: str) -> bool:
@@ -225,7 +229,7 @@ def _run_of(arguments: Arguments) -> RunFolder:
     return RunFolder.create(home_path(arguments["runs"]), config, datetime.now())
 
 
-def _description(arguments: Declared, graph: Callable[[Arguments], _Graph]) -> Any:
+def _description(arguments: Declared, graph: Callable[[Arguments], _LaunchGraph]) -> Any:
     """Return a launch description with arguments, which builds the graph from their values."""
     from launch import LaunchDescription
     from launch.actions import DeclareLaunchArgument, OpaqueFunction
@@ -271,7 +275,7 @@ class _Launch:
         parameters: parameters of nodes with a lifecycle.
     """
 
-    def __init__(self, graph: _Graph, namespace: str, parameters: Mapping[str, bool]) -> None:
+    def __init__(self, graph: _LaunchGraph, namespace: str, parameters: Mapping[str, bool]) -> None:
         self._graph = graph
         self._namespace, self._parameters = namespace, parameters
         self._crashes: Counter[str] = Counter()

@@ -81,7 +81,7 @@ class Conditions(FrozenModel):
     reset_s: float = Field(5.0, ge=0)
 
 
-class Part(NamedTuple):
+class TrainingPart(NamedTuple):
     """A part of a training and its duration.
 
     Attributes:
@@ -105,7 +105,7 @@ class Plan(NamedTuple):
         arm_bottleneck: description of the bottleneck on an arm.
     """
 
-    parts: tuple[Part, ...]
+    parts: tuple[TrainingPart, ...]
     simulation_bottleneck: str
     arm_bottleneck: str
 
@@ -146,16 +146,16 @@ def make_plan(config: TrainConfig, rates: Rates, conditions: Conditions) -> Plan
     elif act_hz < conditions.rate_hz:
         arm = "the policy, which is slower than the control rate"
     parts = (
-        Part(
+        TrainingPart(
             "demonstrations",
             counted(demos, "episode"),
             demo_steps / rates.env_steps_per_s,
             demo_steps / conditions.rate_hz + demos * reset_s,
         ),
-        Part("warm-up", counted(config.learner.warm_up, "update"), warm_up_s, warm_up_s),
-        Part("training", counted(steps, "step"), steps / together, steps / on_arm),
-        Part("resets", f"{episodes:,.0f} or more", 0.0, episodes * reset_s / config.actors),
-        Part("selection and trials", counted(trials, "episode"), trial_s, on_arm_s),
+        TrainingPart("warm-up", counted(config.learner.warm_up, "update"), warm_up_s, warm_up_s),
+        TrainingPart("training", counted(steps, "step"), steps / together, steps / on_arm),
+        TrainingPart("resets", f"{episodes:,.0f} or more", 0.0, episodes * reset_s / config.actors),
+        TrainingPart("selection and trials", counted(trials, "episode"), trial_s, on_arm_s),
     )
     return Plan(parts, simulated, arm)
 

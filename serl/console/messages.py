@@ -24,7 +24,7 @@ class Confirmation(NamedTuple):
     question: str
 
 
-class Judgement(NamedTuple):
+class KeepOrder(NamedTuple):
     """The decision of the operator to keep a recorded demonstration, or to discard it."""
 
     episode: str
@@ -53,7 +53,7 @@ class LeaseRequest(Enum):
 
 HANDS_OFF = Wish((0.0,) * len(AXES), False, ())
 
-Order = Confirmation | Judgement | CropOrder | Selection
+Order = Confirmation | KeepOrder | CropOrder | Selection
 """An order with arguments."""
 
 Frame = Wish | str | Order | LeaseRequest
@@ -89,7 +89,7 @@ def read_frame(text: str) -> Frame:
         case {"type": "select", "actor": str(actor), **rest} if not rest:
             return Selection(actor)
         case {"type": "judge", "episode": str(name), "keep": bool(keep), **rest} if not rest:
-            return Judgement(name, keep)
+            return KeepOrder(name, keep)
         case {"type": "crop", "camera": str(camera), "crop": list(crop), **rest} if not rest:
             return CropOrder(camera, _crop(crop))
         case {"type": "take" | "give" as request, **rest} if not rest:

@@ -24,7 +24,7 @@ from serl.console.messages import (
     MAX_BYTES,
     Confirmation,
     CropOrder,
-    Judgement,
+    KeepOrder,
     LeaseRequest,
     Order,
     Selection,
@@ -65,7 +65,7 @@ _MAX_REPORT_BYTES = 256 << 20
 _REFUSED, _BAD_FRAME, _BAD_TOKEN = 403, 4400, 4401
 _ORDERS: dict[type, str] = {
     Confirmation: "yes",
-    Judgement: "judge",
+    KeepOrder: "judge",
     CropOrder: "crop",
     Selection: "select",
 }

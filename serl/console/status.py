@@ -8,7 +8,7 @@ from threading import Lock
 from typing import Any
 
 from serl.console.films import EpisodeFilms
-from serl.console.messages import Judgement
+from serl.console.messages import KeepOrder
 from serl.datasets.person import ACTOR
 from serl.datasets.recording_session import (
     KEPT,
@@ -186,7 +186,7 @@ class RecordingStatus:
             "disk": _disk(self._run),
         }
 
-    def judge(self, judgement: Judgement) -> str:
+    def judge(self, judgement: KeepOrder) -> str:
         """Keep or discard a demonstration.
 
         Raises:

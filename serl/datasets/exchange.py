@@ -81,7 +81,7 @@ class EpisodeArrays:
 
 
 @dataclass(frozen=True)
-class Origin:
+class SourceRobot:
     """The robot that a data set of another program was recorded with, as far as it is known.
 
     Attributes:
@@ -172,7 +172,7 @@ class Dataset(NamedTuple):
         episodes: its episodes; each is read when it is needed.
     """
 
-    origin: Origin
+    origin: SourceRobot
     episodes: Iterator[EpisodeArrays]
 
 
@@ -187,7 +187,7 @@ def _observation_difference(first: EpisodeArrays, spec: Spec, mapping: ImportMap
 
 
 def checked_dataset(data: Dataset, spec: Spec, mapping: ImportMap, where: Path) -> Dataset:
-    """Return a data set whose first episode was read and accepted by `Origin.check`."""
+    """Return a data set whose first episode was read and accepted by `SourceRobot.check`."""
     data.origin.check_rate(where)
     try:
         first = next(data.episodes, None)

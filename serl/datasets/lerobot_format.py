@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from PIL import Image as Picture
 from pydantic import ValidationError
 
-from serl.datasets.exchange import Dataset, EpisodeArrays, Origin, success_reason, without_last
+from serl.datasets.exchange import Dataset, EpisodeArrays, SourceRobot, success_reason, without_last
 from serl.datasets.export import Recorded, state_vectors
 from serl.datasets.lerobot_statistics import (
     Statistics,
@@ -262,7 +262,7 @@ def read(folder: Path, sentence: str | None = None) -> Dataset:
         spec = Spec.model_validate(own["spec"]) if own else None
         features = info["features"]
         actions = _names(features["action"].get("names"))
-        origin = Origin(str(info.get("robot_type") or ""), info["fps"], actions, spec)
+        origin = SourceRobot(str(info.get("robot_type") or ""), info["fps"], actions, spec)
     except (KeyError, TypeError, ValueError, ValidationError) as error:
         raise CorruptData(f"{folder}: meta: {str(error).splitlines()[0]}") from error
     return Dataset(origin, _episodes(folder, info, own.get("episodes"), sentence))

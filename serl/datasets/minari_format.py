@@ -20,7 +20,7 @@ from minari.data_collector import EpisodeBuffer
 from PIL import EpsImagePlugin
 from PIL.Image import DecompressionBombError
 
-from serl.datasets.exchange import Dataset, EpisodeArrays, Origin, success_reason
+from serl.datasets.exchange import Dataset, EpisodeArrays, SourceRobot, success_reason
 from serl.datasets.export import Recorded
 from serl.datasets.robomimic_format import check_array
 from serl.datasets.serl_import import Values
@@ -151,7 +151,7 @@ def read(folder: Path) -> Dataset:
     except _DAMAGES as error:
         raise CorruptData(f"{folder}: {str(error).partition(chr(10))[0]}") from error
     robot = str(metadata.get(_ROBOT) or metadata.get("dataset_id", ""))
-    return Dataset(Origin(robot, spec=spec), _episodes(dataset, spec is not None))
+    return Dataset(SourceRobot(robot, spec=spec), _episodes(dataset, spec is not None))
 
 
 def _check_metadata(path: Path) -> None:

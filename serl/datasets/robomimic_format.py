@@ -10,7 +10,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from serl.datasets.exchange import Dataset, EpisodeArrays, Origin, success_reason, without_last
+from serl.datasets.exchange import Dataset, EpisodeArrays, SourceRobot, success_reason, without_last
 from serl.datasets.export import Recorded
 from serl.datasets.serl_import import Values
 from serl.errors import BadInput, CorruptData
@@ -101,7 +101,7 @@ def read(path: Path) -> Dataset:
             rate_hz = kwargs.get("rate_hz", kwargs.get("control_freq"))
     except _DAMAGES as error:
         raise CorruptData(f"{found[0]}: {str(error).partition(chr(10))[0]}") from error
-    return Dataset(Origin(robot, rate_hz, spec=spec), _episodes(found[0]))
+    return Dataset(SourceRobot(robot, rate_hz, spec=spec), _episodes(found[0]))
 
 
 _MAX_BYTES = 4_000_000_000

@@ -58,7 +58,7 @@ class Transition(NamedTuple):
     successor: Mapping[str, Values]
 
 
-class Run(NamedTuple):
+class Segment(NamedTuple):
     """Consecutive transitions.
 
     Attributes:
@@ -91,7 +91,7 @@ def read_transitions(path: Path) -> list[Transition]:
     return [_transition(item, f"{path}: transition {index}") for index, item in enumerate(tree)]
 
 
-def runs(transitions: Sequence[Transition]) -> Iterator[Run]:
+def runs(transitions: Sequence[Transition]) -> Iterator[Segment]:
     """Split transitions at each end, and where an observation does not continue the last one.
 
     SERL marks a time limit and a failure alike, as `done` with mask 0. No failure ends its tasks,
@@ -103,10 +103,10 @@ def runs(transitions: Sequence[Transition]) -> Iterator[Run]:
         if item.done:
             won = item.reward > 0
             reason = EndReason.SUCCESS if won else EndReason.TIME_LIMIT
-            yield Run(transitions[begin : index + 1], won and item.mask == 0, reason)
+            yield Segment(transitions[begin : index + 1], won and item.mask == 0, reason)
         elif last or not _same(item.successor, transitions[index + 1].observation):
             fault = "cut: the file ends" if last else "cut: transitions are missing after it"
-            yield Run(transitions[begin : index + 1], False, EndReason.FAULT, fault)
+            yield Segment(transitions[begin : index + 1], False, EndReason.FAULT, fault)
         else:
             continue
         begin = index + 1
@@ -280,7 +280,7 @@ class Mapper:
 
 
 def import_runs(
-    found: Sequence[Run],
+    found: Sequence[Segment],
     spec: Spec,
     mapping: ImportMap,
     folder: Path,
@@ -321,7 +321,7 @@ def import_runs(
     return ImportCounts(counts[0], counts[1], steps, limits)
 
 
-def _reordered(run: Run, mapping: ImportMap) -> Run:
+def _reordered(run: Segment, mapping: ImportMap) -> Segment:
     """Return the run with the entries of its actions in the order of the task."""
     places = list(mapping.action)
     if not places:
@@ -332,7 +332,7 @@ def _reordered(run: Run, mapping: ImportMap) -> Run:
     return run._replace(transitions=items)
 
 
-def _check_run(run: Run, spec: Spec, mapper: Mapper, where: str) -> None:
+def _check_run(run: Segment, spec: Spec, mapper: Mapper, where: str) -> None:
     (size,) = spec.action.shape
     for item in run.transitions:
         if item.action.shape != (size,):
@@ -350,7 +350,7 @@ def _check_run(run: Run, spec: Spec, mapper: Mapper, where: str) -> None:
             raise SpecMismatch(f"{where}: its observations change their shape: {error}") from error
 
 
-def _records(run: Run, key: Key, spec: Spec, mapper: Mapper, provenance: str) -> list[Record]:
+def _records(run: Segment, key: Key, spec: Spec, mapper: Mapper, provenance: str) -> list[Record]:
     now_s, records = time.time(), list[Record]()
     for index, item in enumerate(run.transitions):
         last = index + 1 == len(run.transitions)

@@ -129,7 +129,7 @@ def _whole(value: Any, where: str) -> Any:
     return int(value)
 
 
-class Recording(NamedTuple):
+class RecordingTables(NamedTuple):
     """The episodes of a folder or of several.
 
     Attributes:
@@ -145,7 +145,7 @@ class Recording(NamedTuple):
     paths: Sequence[Path]
 
 
-def read_recording(folders: Mapping[str, Path], cache: Path) -> Recording:
+def read_recording(folders: Mapping[str, Path], cache: Path) -> RecordingTables:
     """Read the sealed episodes of folders, by the name of their actor, through the cache.
 
     Args:
@@ -175,7 +175,7 @@ def read_recording(folders: Mapping[str, Path], cache: Path) -> Recording:
             _save(home, tables)
             tables = _mapped(home) or tables
     spec = Spec.model_validate_json(tables.steps.schema.metadata[_SPEC])
-    return Recording(spec, Table(tables.steps), Table(tables.episodes), list(found.values()))
+    return RecordingTables(spec, Table(tables.steps), Table(tables.episodes), list(found.values()))
 
 
 class _Tables(NamedTuple):

@@ -38,7 +38,7 @@ NOTHING = Estimate(math.nan, math.nan, math.nan)
 
 
 @dataclass(frozen=True, eq=False)
-class Sample:
+class SeedResults:
     """Results of one configuration in one task, one per seed, or bootstrap draws of them.
 
     Attributes:
@@ -57,7 +57,7 @@ class Sample:
         values: Sequence[float] | Values,
         trials: Sequence[int] | NDArray[np.int64] | None = None,
         censored: Sequence[bool] | NDArray[np.bool_] | None = None,
-    ) -> Sample:
+    ) -> SeedResults:
         """Make a sample from one number per seed."""
         size = len(values)
         return cls(
@@ -66,7 +66,7 @@ class Sample:
             np.zeros(size, np.bool_) if censored is None else np.asarray(censored, np.bool_),
         )
 
-    def resampled(self, draws: int, rng: np.random.Generator) -> Sample:
+    def resampled(self, draws: int, rng: np.random.Generator) -> SeedResults:
         """Draw seeds with replacement, then the success rate of each seed given its trials.
 
         The rate is drawn from its posterior under Jeffreys' prior, so that the trials of a seed
@@ -82,7 +82,7 @@ class Sample:
         return replace(self, values=values, censored=self.censored[drawn])
 
 
-Group = Sequence[Sample]
+Group = Sequence[SeedResults]
 """Results of one configuration, one sample per task."""
 
 Statistic = Callable[..., Values]
@@ -232,7 +232,7 @@ def _bands(values: Values, drawn: Values) -> Bands:
     return Bands(values, np.minimum(low, values), np.maximum(high, values))
 
 
-def survival_curve(sample: Sample) -> tuple[Values, Values]:
+def survival_curve(sample: SeedResults) -> tuple[Values, Values]:
     """Return Kaplan and Meier's estimate of the share that an event has not reached yet.
 
     Returns:
@@ -263,17 +263,17 @@ def reached_curve(group: Group, grids: Sequence[Values]) -> Bands:
     return _bands(exact, drawn)
 
 
-def _reached(sample: Sample, grid: Values) -> Values:
+def _reached(sample: SeedResults, grid: Values) -> Values:
     times, left = survival_curve(sample)
     passed = times[..., None, :] <= grid[:, None]
     share: Values = 1.0 - np.where(passed, left[..., None, :], 1.0).min(-1)
     return share
 
 
-def restricted_mean(sample: Sample) -> Values:
+def restricted_mean(sample: SeedResults) -> Values:
     """Return the mean of times restricted to the longest one, the area below the survival curve.
 
-    Samples that are compared have to be observed equally long, see `Sample.values`.
+    Samples that are compared have to be observed equally long, see `SeedResults.values`.
     """
     times, left = survival_curve(sample)
     area: Values = (np.diff(times, axis=-1) * left[..., :-1]).sum(-1)

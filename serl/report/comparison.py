@@ -12,7 +12,7 @@ import numpy as np
 from serl.report.aggregates import (
     Estimate,
     Group,
-    Sample,
+    SeedResults,
     Statistic,
     difference,
     estimate,
@@ -23,7 +23,7 @@ from serl.report.aggregates import (
     probability_of_improvement,
     restricted_mean_by_task,
 )
-from serl.report.outcomes import Configuration, Outcome
+from serl.report.outcomes import Configuration, RunOutcome
 from serl.report.page import decimal, whole
 
 MetricName = Literal["success", "auc", "steps_to_90", "human_s", "cycle_s"]
@@ -45,7 +45,7 @@ class Metric(NamedTuple):
 
     title: str
     note: str
-    values: Callable[[Outcome], float]
+    values: Callable[[RunOutcome], float]
     unit: Literal["share", "steps", "seconds"]
     by_task: Statistic | None = None
     higher: bool = False
@@ -216,13 +216,13 @@ def compare(
     return Comparison(tuple(configurations), differing, results)
 
 
-def samples(metric: Metric, configurations: Sequence[Configuration]) -> list[list[Sample]]:
+def samples(metric: Metric, configurations: Sequence[Configuration]) -> list[list[SeedResults]]:
     """Return a metric's values of each configuration in each task.
 
     Values that do not exist are left out, as the cycle time of a run without a success. Times are
     observed up to the largest budget that all configurations have.
     """
-    groups: list[list[Sample]] = [[] for _ in configurations]
+    groups: list[list[SeedResults]] = [[] for _ in configurations]
     for task in configurations[0].tasks:
         outcomes = [each.tasks[task] for each in configurations]
         horizon = min(max(run.budget for run in runs) for runs in outcomes)
@@ -230,15 +230,15 @@ def samples(metric: Metric, configurations: Sequence[Configuration]) -> list[lis
             values = np.array([metric.values(run) for run in runs], np.float64)
             if metric.censored:
                 limits = np.minimum([run.budget for run in runs], horizon)
-                group.append(Sample.of(np.minimum(values, limits), censored=values > limits))
+                group.append(SeedResults.of(np.minimum(values, limits), censored=values > limits))
                 continue
             found = np.isfinite(values)
             trials = np.array([run.trials if metric.of_trials else 0 for run in runs])
-            group.append(Sample.of(values[found], trials[found]))
+            group.append(SeedResults.of(values[found], trials[found]))
     return groups
 
 
-def ranks(metric: Metric, group: Group) -> list[Sample]:
+def ranks(metric: Metric, group: Group) -> list[SeedResults]:
     """Return samples in which a higher value is better, and a censored one worst."""
     return [
         replace(sample, values=np.where(sample.censored, -math.inf, values))

@@ -22,7 +22,7 @@ from serl.report.comparison import (
     samples,
 )
 from serl.report.curves import WINDOW
-from serl.report.outcomes import GRID, Outcome
+from serl.report.outcomes import GRID, RunOutcome
 from serl.report.plots import Colour, Trace, plot
 from serl.report.report import HERO_PX, MAX_VIDEO_BYTES, STEPS
 from serl.report.run_data import videos
@@ -157,7 +157,7 @@ def _beside(comparison: Comparison) -> Iterator[dict[str, Any]]:
         }
 
 
-def _run_text(metric: Metric, run: Outcome) -> str:
+def _run_text(metric: Metric, run: RunOutcome) -> str:
     """Return a run's value of a metric; a run that never reached it says so."""
     if metric.of_trials:
         return f"{run.successes}/{run.trials}"

@@ -32,7 +32,7 @@ _MAX_NAMED = 6  # settings that an error message lists
 
 
 @dataclass(frozen=True, eq=False)
-class Outcome:
+class RunOutcome:
     """The results of a finished run, or of one stage of it.
 
     Attributes:
@@ -82,10 +82,10 @@ class Configuration:
     """
 
     name: str
-    tasks: Mapping[str, Sequence[Outcome]]
+    tasks: Mapping[str, Sequence[RunOutcome]]
 
     @property
-    def outcomes(self) -> list[Outcome]:
+    def outcomes(self) -> list[RunOutcome]:
         """The outcomes of all tasks and seeds."""
         return [outcome for outcomes in self.tasks.values() for outcome in outcomes]
 
@@ -102,7 +102,7 @@ def read_configuration(folder: Path, runs: Container[Path] | None = None) -> Con
     """
     if not folder.is_dir():
         raise BadInput(f"{folder}: expected a folder of finished runs, found no folder")
-    tasks: dict[str, dict[int, Outcome]] = {}
+    tasks: dict[str, dict[int, RunOutcome]] = {}
     for path in sorted(run_folders(folder)):
         for outcome in read_outcomes(path) if runs is None or path in runs else ():
             seeds = tasks.setdefault(outcome.task, {})
@@ -130,7 +130,7 @@ def run_folders(folder: Path, depth: int = _DEPTH) -> Iterator[Path]:
                 yield from run_folders(child, depth - 1)
 
 
-def read_outcomes(path: Path) -> list[Outcome]:
+def read_outcomes(path: Path) -> list[RunOutcome]:
     """Return the outcome of a finished run, or those of its stages.
 
     Raises:
@@ -140,14 +140,14 @@ def read_outcomes(path: Path) -> list[Outcome]:
     return [_outcome(part, stage) for stage, part in run.parts().items()]
 
 
-def _outcome(run: RunFolder, stage: str) -> Outcome:
+def _outcome(run: RunFolder, stage: str) -> RunOutcome:
     rows = read_metrics(run.metrics)
     finals = evaluations(rows, "final")
     if not finals:
         raise BadInput(f"{run.path}: not finished, it has no final trials")
     final, budget = finals[-1], run.config.steps
     cycle_s, steps_to_90 = number(final, "cycle_time_s"), reached(rows)[0]
-    return Outcome(
+    return RunOutcome(
         path=run.path,
         task=f"{Path(run.config.task).stem} {stage}".strip(),
         seed=run.config.seed,

@@ -27,13 +27,13 @@ MAX_BLOCK = 8  # seeds, of which all exchanges are enumerated
 _MAX_EXCHANGES = 50_000  # beyond this number a random part of them
 
 
-class Plan(NamedTuple):
+class SeedPlan(NamedTuple):
     """The looks of a test: at most `blocks` of them, each after `block` more seeds."""
 
     block: int = 5
     blocks: int = 4
 
-    def checked(self) -> Plan:
+    def checked(self) -> SeedPlan:
         """Return the plan; raise `BadInput` if it cannot be carried out."""
         if not 2 <= self.block <= MAX_BLOCK:
             raise BadInput(f"--block: expected 2 to {MAX_BLOCK} seeds, got {self.block}")
@@ -63,7 +63,7 @@ class Findings(NamedTuple):
             the first; None without one.
     """
 
-    plan: Plan
+    plan: SeedPlan
     looks: tuple[Look, ...]
     decided: tuple[int | None, ...]
 
@@ -86,7 +86,7 @@ class Findings(NamedTuple):
 
 
 def sequential_test(
-    metric: Metric, configurations: Sequence[Configuration], plan: Plan
+    metric: Metric, configurations: Sequence[Configuration], plan: SeedPlan
 ) -> Findings:
     """Test whether configurations differ from the first one, with the seeds so far.
 

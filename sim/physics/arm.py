@@ -21,7 +21,7 @@ from serl.setpoint import (
 from serl.sim.physics.controller import TABLE_PARAMETERS, Impedance
 from serl.sim.physics.franka import HOME_RAD, MAX_FINGER_M
 from serl.sim.physics.kinematics import arm_joints, site_frame, solve_ik, to_wxyz
-from serl.sim.physics.posture import ForwardKinematics, JointMove, Posture
+from serl.sim.physics.posture import ForwardKinematics, HomeMove, Posture
 from serl.sim.physics.wrench_control import WrenchControl
 from serl.types import Action, Array
 
@@ -177,7 +177,7 @@ class FrankaArm:
         self._twist = np.zeros(6)  # angular, then linear
         self._posture = Posture(model, data, self._site, self._joints)
         self._kinematics: ForwardKinematics | None = None  # made when joints are moved
-        self._home: JointMove | None = None
+        self._home: HomeMove | None = None
         self._target = Target(motion)
         # Views, because looking an array up takes longer than reading it.
         self._q, self._dq = data.qpos[self._joints], data.qvel[self._joints]
@@ -277,7 +277,7 @@ class FrankaArm:
     def home(self) -> None:
         """Start moving all joints home, regardless of the box; actions are ignored meanwhile."""
         if self.stop_reason is None:
-            self._home = JointMove(self._reach, self._q)
+            self._home = HomeMove(self._reach, self._q)
 
     @property
     def is_home(self) -> bool:

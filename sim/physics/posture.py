@@ -72,7 +72,7 @@ class ForwardKinematics:
         return self._frame.pose
 
 
-class JointMove:
+class HomeMove:
     """Synchronous move of all joints to the home posture, from rest to rest.
 
     Args:

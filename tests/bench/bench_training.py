@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from serl.log.metrics import read_metrics
-from serl.report.aggregates import Sample, estimate
+from serl.report.aggregates import SeedResults, estimate
 from serl.report.curves import quarters, reached
 from serl.runs.folder import RunFolder
 from tests.bench.training_runs import Result, train_once
@@ -122,7 +122,9 @@ def _counts(results: Sequence[Result]) -> tuple[int, int]:
 def _together(results: Sequence[Result]) -> str:
     trials = [result.get("trials", 50) for result in results]
     shares = [(run.get("successes") or 0) / n for run, n in zip(results, trials, strict=True)]
-    _, low, high = estimate(lambda group: group[0].values.mean(-1), [Sample.of(shares, trials)])
+    _, low, high = estimate(
+        lambda group: group[0].values.mean(-1), [SeedResults.of(shares, trials)]
+    )
     successes, of = _counts(results)
     return f"{successes} of {of}: {successes / of:.1%} ({low:.1%} to {high:.1%} by seed)"
 

@@ -264,7 +264,7 @@ def print_compare(to: Console, folder: Path) -> None:
 
 def print_bench(to: Console, folder: Path) -> None:
     cells: list[tuple[str, str]] = [("connector_insertion_6d", row) for row in ROW_NAMES]
-    result = bench.Result(50, 50, 123.4, 1234.5, 1234.5, 123.4)
+    result = bench.CellResult(50, 50, 123.4, 1234.5, 1234.5, 123.4)
     bench.print_table(to, dict.fromkeys(cells, [result] * 5))
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from serl.console.access import new_token
 from serl.console.backend import Picture
-from serl.console.messages import CropOrder, Judgement, Selection
+from serl.console.messages import CropOrder, KeepOrder, Selection
 from serl.errors import SerlError
 from serl.system.video import encode_image
 from serl.teleop.mux import SIMULATED
@@ -384,13 +384,13 @@ async def test_demonstration_film_is_shown_and_discarded_or_restored(
     await page.until("!document.getElementById('film').hidden")
     await page.until("document.getElementById('film-view').naturalWidth === 80")
     await page.click_on("#film-judge")
-    await settled(lambda: here.backend.orders == [Judgement("5-000000", False)])
+    await settled(lambda: here.backend.orders == [KeepOrder("5-000000", False)])
     assert await page.run("document.getElementById('film').hidden")
     await page.click_on("#strip .undone")
     await page.reads("film-says", "film: discarded")
     assert await page.text("film-judge") == "Bring back"
     await page.click_on("#film-judge")
-    await settled(lambda: here.backend.orders[1:] == [Judgement("3-000000", True)])
+    await settled(lambda: here.backend.orders[1:] == [KeepOrder("3-000000", True)])
     await page.click_on("#strip .failures")
     await page.until("document.getElementById('film-judge').hidden")
     show_state(

@@ -11,7 +11,7 @@ import pytest
 from aiohttp import WSMsgType
 
 from serl.console import server
-from serl.console.messages import CropOrder, Judgement, Selection
+from serl.console.messages import CropOrder, KeepOrder, Selection
 from serl.console.server import MAX_PAGES
 from serl.teleop.mapping import Wish
 
@@ -215,7 +215,7 @@ async def test_orders_with_arguments_need_lease(here: Site) -> None:
         await page.send_json(frame)
         answer = await heard(page, "answer")
         assert (answer["what"], answer["done"]) == (name, True)
-    judge, crop, select = Judgement("7-000000", False), (0.0, 0, 0.5, 1), Selection("left")
+    judge, crop, select = KeepOrder("7-000000", False), (0.0, 0, 0.5, 1), Selection("left")
     assert here.backend.orders == [judge, CropOrder("wrist", crop), select]
 
 

@@ -16,7 +16,7 @@ import pytest
 from serl.report.aggregates import (
     NOTHING,
     Group,
-    Sample,
+    SeedResults,
     Values,
     difference,
     estimate,
@@ -38,8 +38,8 @@ B = [[0.98, 1.0, 0.96, 1.0, 0.92], [0.44, 0.62, 0.58, 0.36, 0.7], [0.52, 0.75, 0
 """Scores of five seeds in each of three tasks."""
 
 
-def group(*tasks: list[float]) -> list[Sample]:
-    return [Sample.of(values) for values in tasks]
+def group(*tasks: list[float]) -> list[SeedResults]:
+    return [SeedResults.of(values) for values in tasks]
 
 
 def test_interquartile_mean_and_interval_match_rliable() -> None:
@@ -86,19 +86,19 @@ def test_interval_covers_variance_of_seeds_and_trials() -> None:
     def mean(sampled: Group) -> Values:
         return np.asarray(sampled[0].values.mean(-1))
 
-    by_trial = estimate(mean, [Sample.of(shares, [50] * 5)])
+    by_trial = estimate(mean, [SeedResults.of(shares, [50] * 5)])
     assert by_trial.low < 0.5
     assert by_trial.high > 0.95
-    exact = estimate(mean, [Sample.of([0.8] * 5)])
+    exact = estimate(mean, [SeedResults.of([0.8] * 5)])
     assert exact == pytest.approx((0.8, 0.8, 0.8))
-    pooled = estimate(mean, [Sample.of([0.8] * 5, [50] * 5)])
+    pooled = estimate(mean, [SeedResults.of([0.8] * 5, [50] * 5)])
     rate = 40.5 / 51  # rate of each seed, with Jeffreys' prior
     half = 1.96 * math.sqrt(rate * (1 - rate) / 52 / 5)
     assert pooled == pytest.approx((0.8, rate - half, rate + half), abs=0.002)
 
 
 def test_interval_of_all_successes_is_not_zero() -> None:
-    found = estimate(pooled_iqm, [Sample.of([1.0] * 5, [50] * 5)])
+    found = estimate(pooled_iqm, [SeedResults.of([1.0] * 5, [50] * 5)])
     assert found.value == found.high == 1.0
     assert 0.96 < found.low < 0.99
 
@@ -122,7 +122,7 @@ def test_draw_in_which_base_is_zero_widens_interval_of_ratio() -> None:
 
 # Remission in weeks of 21 patients with 6-mercaptopurine (Freireich et al. 1963); + is censored.
 WEEKS = "6 6 6 6+ 7 9+ 10 10+ 11+ 13 16 17+ 19+ 20+ 22 23 25+ 32+ 32+ 34+ 35+"
-REMISSION = Sample.of(
+REMISSION = SeedResults.of(
     [float(each.rstrip("+")) for each in WEEKS.split()],
     censored=[each.endswith("+") for each in WEEKS.split()],
 )
@@ -142,11 +142,11 @@ def test_restricted_mean_is_area_below_survival_curve() -> None:
     steps = [(0, 1.0), *PUBLISHED.items(), (35, 0.0)]
     area = sum(share * (end - at) for (at, share), (end, _) in itertools.pairwise(steps))
     assert float(restricted_mean(REMISSION)) == pytest.approx(area, abs=0.02)
-    whole = Sample.of([300.0, 500, 1000, 1000], censored=[False, False, True, True])
+    whole = SeedResults.of([300.0, 500, 1000, 1000], censored=[False, False, True, True])
     assert float(restricted_mean(whole)) == pytest.approx(700.0)
     drawn = whole.resampled(50, np.random.default_rng(0))
     one_by_one = [
-        float(restricted_mean(Sample.of(values, censored=censored)))
+        float(restricted_mean(SeedResults.of(values, censored=censored)))
         for values, censored in zip(drawn.values, drawn.censored, strict=True)
     ]
     assert restricted_mean(drawn) == pytest.approx(one_by_one)

@@ -18,7 +18,7 @@ from serl.report.comparison_page import remarks, write_comparison
 from serl.report.curves import reached, success_curve
 from serl.report.outcomes import (
     Configuration,
-    Outcome,
+    RunOutcome,
     check_claim,
     check_factor,
     differences,
@@ -79,17 +79,17 @@ def test_checkpoint_trials_can_reach_required_success_first(tmp_path: Path) -> N
     assert reached(read_metrics(tmp_path / "metrics.jsonl"))[0] == 150, "no matter which is first"
 
 
-def outcome(seed: int, success: float, steps: float, **more: Any) -> Outcome:
+def outcome(seed: int, success: float, steps: float, **more: Any) -> RunOutcome:
     values: dict[str, Any] = {"cycle_s": 4.0, "human_s": 20.0, "task": "reach", "budget": 1000}
     values |= {"settings": {}, "curve": np.full(101, success), **more}
-    return Outcome(
+    return RunOutcome(
         path=Path(f"run-{seed}"), seed=seed, successes=round(50 * success), trials=50,
         steps_to_90=steps, **values,
     )  # fmt: skip
 
 
-def configuration(name: str, *outcomes: Outcome) -> Configuration:
-    tasks: dict[str, list[Outcome]] = {}
+def configuration(name: str, *outcomes: RunOutcome) -> Configuration:
+    tasks: dict[str, list[RunOutcome]] = {}
     for each in outcomes:
         tasks.setdefault(each.task, []).append(each)
     return Configuration(name, tasks)

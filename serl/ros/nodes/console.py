@@ -33,7 +33,7 @@ from serl.console.messages import (
     HANDS_OFF,
     Confirmation,
     CropOrder,
-    Judgement,
+    KeepOrder,
     Order,
     Selection,
 )
@@ -127,7 +127,7 @@ class RosConsoleBackend:
                 return self._select(actor)
             case CropOrder(camera, crop):
                 return self._driven.crop(camera, crop)
-            case Judgement() if isinstance(self._overview, RecordingStatus):
+            case KeepOrder() if isinstance(self._overview, RecordingStatus):
                 return await asyncio.to_thread(self._overview.judge, order)
         raise SerlError("there are no demonstrations here")
 
