@@ -87,6 +87,15 @@ class SimulatedRobot(Robot, Protocol):
 
 
 @runtime_checkable
+class RandomizedRobot(Protocol):
+    """Additional method of a simulation whose worlds are random."""
+
+    def vary(self, seed: int) -> None:
+        """Draw another world, as `reset` does, and leave robot and scene where they are."""
+        ...
+
+
+@runtime_checkable
 class Homing(Protocol):
     """Additional methods of a robot whose joints can be moved home, clear of any task."""
 

@@ -80,7 +80,7 @@ class Disturbance:
         jitter_s = rng.uniform(-ranges.image_jitter_s, ranges.image_jitter_s)
         image = min(ticks - 1, max(0, round((self._image_lag_s + jitter_s) / _TICK_S)))
         lost_image, lost_action = (rng.random(2) < ranges.drop).tolist()
-        action = ticks if lost_action else min(ticks, self._action_lag)
+        action = ticks if lost_action else min(ticks - 1, self._action_lag)
         return Lags(action, None if lost_image else image, self._state_lag)
 
     def push_n(self, time_s: float) -> np.ndarray[Any, Any]:

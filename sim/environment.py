@@ -26,6 +26,7 @@ SUCCESS_KEYS = ("is_success", "success", "succeed", "task_success")
 """Names of a success in `info`."""
 
 _RATE_HZ = 10.0
+_LARGEST_PX = 1024  # of a `View`
 _PACKAGES = ("gymnasium_robotics",)
 """Packages that register their environments only once they are imported."""
 
@@ -315,6 +316,12 @@ def _parts(space: Space, name: str, keys: tuple[str, ...]) -> Iterator[Part]:
         return
     if not space.is_np_flattenable:
         raise BadInput(f"gymnasium:{name}: {'.'.join(keys)}: {space} cannot be made an array")
+    if is_image(space) and max(size_of(space)) > _LARGEST_PX:
+        high, wide = size_of(space)
+        raise BadInput(
+            f"gymnasium:{name}: {'.'.join(keys) or 'observation'}: an image of {wide} x {high} "
+            f"pixels: expected at most {_LARGEST_PX} each way"
+        )
     default = "pixels" if is_image(space) else "observation"
     yield Part(array_name(keys, default), keys, space)
 

@@ -26,6 +26,8 @@ from serl.types import Action, Array, Image, Observation
 
 _GOALS = ("achieved_goal", "desired_goal")
 
+_SEEDS = 2**32  # environments such as robosuite's pass the seed to `numpy.random.seed`
+
 OUTCOME = ("reward", "success", "terminated", "truncated", "return", "progress")
 """Entries of the state `outcome` of a reading."""
 
@@ -140,7 +142,7 @@ class SimGymnasium:
         self._steps, self._actions = 0, list[Action]()
         self._action = np.zeros(self.action_spec.shape, np.float32)
         with failures_of(self._config.id):
-            returned = self._env.reset(seed=seed)
+            returned = self._env.reset(seed=seed % _SEEDS)
         with failures_of(self._config.id, BadInput):
             seen, info = returned
             self._return = 0.0

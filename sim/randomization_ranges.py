@@ -38,7 +38,7 @@ class Ranges(NamedTuple):
     image_lag_s: Range = _NOT
     image_jitter_s: float = 0.0
     state_lag_s: Range = _NOT
-    action_lag_s: Range = _NOT
+    action_lag_s: Range = _NOT  # less than a control period, as are all lags
     drop: float = 0.0  # share of images, and of actions, that do not arrive
     stiffness: Range = _AS_IT_IS
     damping: Range = _AS_IT_IS

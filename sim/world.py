@@ -123,6 +123,20 @@ class World(ABC):
         self._begin(placement)
         return self.observe()
 
+    def vary(self, seed: int) -> None:
+        """Draw the world of a seed, and leave robot and bodies; raises like `observe`."""
+        if self.randomizer is None:
+            return
+        self._check_stable()
+        model, data, kind = self.model, self.data, int(mujoco.mjtState.mjSTATE_INTEGRATION)
+        state = np.empty(mujoco.mj_stateSize(model, kind))
+        mujoco.mj_getState(model, data, state, kind)
+        self.randomizer.draw(seed)
+        self._seed, self._images = seed, None
+        mujoco.mj_resetData(model, data)  # or fixed bodies would stay put
+        mujoco.mj_setState(model, data, state, kind)
+        mujoco.mj_forward(model, data)
+
     def observe(self) -> Observation:
         """Return the current reading.
 
@@ -140,7 +154,10 @@ class World(ABC):
         """Advance the simulation by `dt_s`, a multiple of 10 ms."""
         ticks = round(dt_s / PROFILE_PERIOD_S) if math.isfinite(dt_s) else 0
         if ticks < 1 or abs(ticks * PROFILE_PERIOD_S - dt_s) > 1e-9:
-            raise BadInput(f"dt_s {dt_s}: expected a positive multiple of {PROFILE_PERIOD_S}")
+            raise BadInput(
+                f"control period {dt_s:g} s: expected a positive multiple of {PROFILE_PERIOD_S} s, "
+                "as with task_config.rate_hz 10, 20, 25, 50 or 100"
+            )
         self._begin_period(dt_s)
         if self.randomizer is not None:
             self._advance_disturbed(ticks, self.randomizer)

@@ -158,7 +158,7 @@ class BinRelocation(ArmTask):
                 _PART,
                 lambda state: _lies_in(state, self._goal),
                 self._spot,
-                noise=lambda: rng.normal(0.0, 0.05, 4),
+                noise=lambda: rng.normal(0.0, 0.05, len(self.config.motion.axes)),
             )
             return put_down(truth())
 

@@ -353,7 +353,7 @@ class _Expert(ArmExpert):
         lead = (truth["target_pose"][:3] - truth["tcp_pose"][:3]).astype(np.float64)
         if turn_rad is None:
             turn_rad = turn_to(truth, "panel", "target")
-        noise = self._rng.normal(0.0, self.NOISE * (0.1 if quiet else 1.0), 4)
+        noise = self._rng.normal(0.0, self.NOISE * (0.1 if quiet else 1.0), len(self._motion.axes))
         return steer(self._motion, shift_m - lead, turn_rad, gripper, noise)
 
 

@@ -78,10 +78,15 @@ class GymnasiumTask:
         given, needed = len(self.config.actions), len(self._described.action_low)
         if given != needed:
             raise BadInput(f"task_config.actions: expected {needed} names, got {given}")
-        wrong = self.config.views.keys() - self._described.images.keys()
-        if wrong or self.config.private_views:
-            has = ", ".join(self._described.images) or "none"
-            raise BadInput(f"task_config.views: the environment's images are {has}")
+        own = _views(self._described)
+        if self.config.private_views or not self.config.views.items() <= own.items():
+            has = (f"{name} ({view.width} x {view.height})" for name, view in own.items())
+            raise BadInput(
+                "task_config.views: the environment's images are used as they are, uncropped: "
+                + (", ".join(has) or "none")
+            )
+        if self.config.randomize != "none":
+            raise BadInput("task_config.randomize: expected none: the world is the environment's")
 
     @cached_property
     def observation_spec(self) -> ObservationSpec:
@@ -201,8 +206,9 @@ class _Expert:
         """Return the expert's action in the current state of the environment."""
         truth = self._truth()
         seen = {**{name: truth[name] for name in self._described.state}, **observation.images}
+        *_, last = seen.values()  # an image follows the last action, which stands for a state
         try:
-            action = self._act(next(iter(seen.values())) if self._described.is_single else seen)
+            action = self._act(last if self._described.is_single else seen)
         except Exception as error:  # the code of a user
             line = " ".join(f"{type(error).__name__}: {error}".split())
             raise BadInput(f"{self._path}: expert: {line}") from error
@@ -236,10 +242,7 @@ def _describe(config: GymnasiumConfig) -> Any:
 def _own(config: GymnasiumConfig) -> dict[str, Any]:
     """Return the settings that an environment has of its own."""
     described = _describe(config)
-    views = {
-        name: View(camera=name, width=spec.shape[1], height=spec.shape[0])
-        for name, spec in described.images.items()
-    }
+    views = _views(described)
     steps, rate_hz = described.max_steps, described.rate_hz
     return {
         "rate_hz": rate_hz,
@@ -248,6 +251,14 @@ def _own(config: GymnasiumConfig) -> dict[str, Any]:
         "reward": "sparse" if described.reports_success else "environment",
         "views": views,
         "observe": "pixels" if views else "state",
+    }
+
+
+def _views(described: Any) -> dict[str, View]:
+    """Return the images of an environment as views."""
+    return {
+        name: View(camera=name, width=spec.shape[1], height=spec.shape[0])
+        for name, spec in described.images.items()
     }
 
 

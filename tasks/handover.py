@@ -256,12 +256,12 @@ class _Expert:
         """Return the next action, from the truth alone."""
         truth = self._truth()
         goals = {LEFT: self._left(truth), RIGHT: self._right(truth)}
-        return np.concatenate(
-            [
-                steer(self._motions[side], *goal, noise=self._rng.normal(0.0, self.NOISE, 4))
-                for side, goal in goals.items()
-            ]
-        )
+        actions = []
+        for side, goal in goals.items():
+            motion = self._motions[side]
+            noise = self._rng.normal(0.0, self.NOISE, len(motion.axes))
+            actions.append(steer(motion, *goal, noise=noise))
+        return np.concatenate(actions)
 
     def _left(self, truth: Truth) -> _Goal:
         if truth["right_bar_grasped"][0] > 0.5 and _holds(truth, RIGHT):

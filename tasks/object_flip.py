@@ -58,6 +58,7 @@ class ObjectFlip(ArmTask):
 
     name = "object_flip"
     config: ObjectFlipConfig
+    is_divisible = False  # a flip that a script has begun would count as the start
 
     def __init__(self, config: ObjectFlipConfig | None = None) -> None:
         made = config or ObjectFlipConfig()

@@ -76,6 +76,8 @@ class RacingCarConfig(TaskConfig):
     def _check_course(self) -> RacingCarConfig:
         if 0 < len(self.checkpoints) < 4:
             raise ValueError("checkpoints: expected at least 4, or none for the track's own")
+        if self.motion.axes != ("x", "yaw") or self.motion.gripper:
+            raise ValueError("motion: a car has the axes x and yaw, and no gripper")
         return self
 
 
@@ -83,6 +85,7 @@ class RacingCar:
     """Drive laps as fast as possible, without touching a wall."""
 
     name = "racing_car"
+    is_divisible = False  # a lap begins where the episode does
 
     def __init__(self, config: RacingCarConfig | None = None) -> None:
         self.config = config or RacingCarConfig()

@@ -13,7 +13,7 @@ from serl.policy import Policy
 from serl.robot import Truth
 from serl.task import Placement, Scene, TaskConfig
 from serl.tasks.parts.arm_task import POSITION, TOOL_SPEC, ArmTask, Specs, State, tool_state
-from serl.tasks.parts.steering import DOWN
+from serl.tasks.parts.steering import DOWN, steer
 from serl.types import Action, Array, Observation
 
 _BODIES = """
@@ -83,14 +83,12 @@ class Reach(ArmTask):
 
     def expert(self, truth: Callable[[], Truth], seed: int) -> Policy:
         """Return a script that moves straight to the goal, with a little noise from the seed."""
-        rng = np.random.default_rng(seed)
-        scale = self.config.motion.translation_m
+        rng, motion = np.random.default_rng(seed), self.config.motion
 
         def act(observation: Observation) -> Action:
             now = truth()
-            step = (now["goal_pose"][:3] - now["target_pose"][:3]) / scale
-            step = step / max(1.0, float(np.abs(step).max())) + rng.normal(0.0, 0.05, 3)
-            return step.clip(-1.0, 1.0).astype(np.float32)
+            shift_m = now["goal_pose"][:3] - now["target_pose"][:3]
+            return steer(motion, shift_m, noise=rng.normal(0.0, 0.05, len(motion.axes)))
 
         return act
 

@@ -96,7 +96,7 @@ class TimingBelt(ArmTask):
     pulley, or around only one, does not count.
 
     This is not HIL-SERL's belt assembly, and results of the two cannot be compared. The belt is a
-    closed loop of capsules. Both ends of the loop may be 7 mm off their places on the pulleys.
+    closed loop of rigid links. Both ends of the loop may be 7 mm off their places on the pulleys.
     There is no tensioner unless `tensioner` is set, as in the preset "hard".
     """
 
@@ -270,8 +270,9 @@ class _Expert:
         truth = self._truth()
         actions = []
         for side, (shift, gripper) in self._goals(truth).items():
-            noise = self._rng.normal(0.0, self.NOISE if self._loose else 0.2 * self.NOISE, 3)
-            actions.append(steer(self._motions[side], shift, gripper=gripper, noise=noise))
+            motion, share = self._motions[side], 1.0 if self._loose else 0.2
+            noise = self._rng.normal(0.0, share * self.NOISE, len(motion.axes))
+            actions.append(steer(motion, shift, gripper=gripper, noise=noise))
         return np.concatenate(actions)
 
     def _goals(self, truth: Truth) -> dict[str, _Goal]:

@@ -212,7 +212,11 @@ def _demonstrated(config: TrainConfig) -> dict[str, Any]:
 
 
 def _check_expert(config: TrainConfig, task: SimulatedTask) -> None:
-    """Raise `BadInput` where a scripted expert is needed and the task has none."""
+    """Raise `BadInput` where a scripted expert is needed that the task lacks, or cannot begin."""
+    if config.curriculum.start < 1.0 and not getattr(task, "is_divisible", True):
+        raise BadInput(
+            f"curriculum.start: {task.name} begins anew where a script ends: expected 1.0"
+        )
     demonstrates = config.demos and not (config.demo_paths or is_real(config.robot))
     corrects = config.intervention in ("scripted", "novice", "evaluator")
     if getattr(task, "has_expert", True):

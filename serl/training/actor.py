@@ -201,6 +201,8 @@ class Actor:
             return False
         if starts is not None and placed:
             starts.place(self.key.episode)
+        elif starts is not None:
+            starts.vary(self.key.episode)
         if placed or not self._is_resetting:
             self._scene_reset.begin()
         self._is_resetting = True

@@ -12,7 +12,7 @@ from serl.compliance import RESET
 from serl.errors import NeedsPerson, SerlError, Silent
 from serl.policy import Policy
 from serl.reset import SceneCheck, no_check
-from serl.robot import AdjustableRobot, SimulatedRobot
+from serl.robot import AdjustableRobot, RandomizedRobot, SimulatedRobot
 from serl.task import Task
 from serl.training.curriculum import Curriculum
 from serl.training.evaluation import Purpose, start_seed
@@ -182,6 +182,11 @@ class EpisodeStarts:
         """Place arm and objects at the start of an episode."""
         self._place(episode, self._actor)
 
+    def vary(self, episode: int) -> None:
+        """Draw the random world of an episode that begins in the scene left by the reset."""
+        if isinstance(self._robot, RandomizedRobot):
+            self._robot.vary(self._start_seed(episode, self._actor))
+
     def restore(self, reason: str) -> None:
         """Place the scene on behalf of the operator requested to restore it."""
         number = next(self._requests)
@@ -189,4 +194,7 @@ class EpisodeStarts:
         self._place(number, f"{self._actor}/person")
 
     def _place(self, number: int, name: str) -> None:
-        self._robot.reset(start_seed(self._purpose, self._seed, name, self._first + number))
+        self._robot.reset(self._start_seed(number, name))
+
+    def _start_seed(self, number: int, name: str) -> int:
+        return start_seed(self._purpose, self._seed, name, self._first + number)

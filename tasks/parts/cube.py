@@ -150,7 +150,7 @@ class PutDown:
         in_place: Callable[[State], bool],
         goal_m: np.ndarray[Any, Any],
         end_m: Vector | None = None,
-        noise: Callable[[], np.ndarray[Any, Any]] = lambda: np.zeros(4),
+        noise: Callable[[], np.ndarray[Any, Any]] = lambda: np.zeros(1),
         aside_m: tuple[float, float] = (0.0, 0.0),
     ) -> None:
         self._motion, self._cube, self._in_place = motion, cube, in_place

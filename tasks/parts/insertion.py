@@ -385,8 +385,6 @@ class _Expert:
         if slow and near:  # an arm at rest off its target gets no nearer
             shift[:2], turned = 0.6 * offset[:2], turn
             shift[2] = -self.FEED_M if inside else shift[2]
-        shift /= self._motion.translation_m
-        shift /= max(1.0, float(np.abs(shift).max()))
-        noise = self._rng.normal(0.0, self.NOISE * (0.1 if near else 1.0), 4)
-        motion = np.array((*shift, turned / self._motion.rotation_rad)) + noise
-        return motion.clip(-1.0, 1.0).astype(np.float32)
+        deviation = self.NOISE * (0.1 if near else 1.0)
+        noise = self._rng.normal(0.0, deviation, len(self._motion.axes))
+        return steer(self._motion, shift, turned, noise=noise)

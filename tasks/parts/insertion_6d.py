@@ -15,6 +15,7 @@ import numpy as np
 from pydantic import Field
 
 from serl.camera import image_specs
+from serl.errors import BadInput
 from serl.geometry import (
     Quaternion,
     Vector,
@@ -245,6 +246,11 @@ class _Expert:
     def __init__(self, task: Insertion6D, truth: Callable[[], Truth], seed: int) -> None:
         self._task, self._truth, self._motion = task, truth, task.config.motion
         self._rng = np.random.default_rng(seed)
+        usual = Insertion6DConfig.model_fields["motion"].default
+        if (self._motion.axes, self._motion.frame) != (usual.axes, usual.frame):
+            raise BadInput(
+                f"task_config.motion: the script moves {' '.join(usual.axes)} in the tool frame"
+            )
 
     def __call__(self, observation: Observation) -> Action:
         """Return the next action, from the truth alone."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from serl.errors import BadInput
 from serl.geometry import Quaternion, conjugate, from_rotation_vector, multiply, rotate
 from serl.motion import Motion
 from serl.types import Action, Array
@@ -17,6 +18,7 @@ DOWN: Quaternion = (1.0, 0.0, 0.0, 0.0)
 """Orientation of a tool that points down; its y, along which fingers move, is the base's -y."""
 
 OPEN, CLOSE = 1.0, -1.0
+_AXES = ("x", "y", "z", "yaw")
 
 
 def steer(
@@ -34,7 +36,15 @@ def steer(
         turn_rad: rotation from the target's yaw to that of the goal.
         gripper: last entry of the action, if the motion has a gripper.
         noise: noise added to the motion.
+
+    Raises:
+        BadInput: the motion has other axes, or another frame than that of the base.
     """
+    if motion.frame != "base" or motion.axes not in (_AXES, _AXES[:3]):
+        raise BadInput(
+            f"task_config.motion: a script moves {' '.join(_AXES)} in the base frame, "
+            f"not {' '.join(motion.axes)} in the {motion.frame} frame"
+        )
     shift = np.asarray(shift_m, np.float64) / motion.translation_m
     shift /= max(1.0, float(np.abs(shift).max()))
     turn = (turn_rad / motion.rotation_rad,) if "yaw" in motion.axes else ()

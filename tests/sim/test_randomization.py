@@ -20,6 +20,8 @@ from serl.sim.disturbance import CameraNoise
 from serl.sim.randomization_ranges import LEVELS, Ranges
 from serl.sim.render import gl, ray
 from serl.tasks.pick_cube import PickCubeConfig
+from serl.training.evaluation import Purpose, start_seed
+from serl.training.resets import EpisodeStarts
 
 FULL = LEVELS["full"]
 STILL = np.array((0.0, 0.0, 0.0, 0.0, 1.0), np.float32)
@@ -285,6 +287,32 @@ def test_randomized_actions_are_delayed(arms: dict[str, SimArm]) -> None:
         arm.advance(0.05)
         moved[level] = arm.arms[0]._setpoint.pose.position[0] - before
     assert 0.0 <= moved["full"] < 0.9 * moved["none"]
+
+
+def test_gripper_closes_in_control_periods_shorter_than_the_lag() -> None:
+    arm = make("full", rate_hz=50.0)
+    for seed in range(3):
+        arm.reset(seed)
+        for _ in range(25):
+            arm.act(-STILL)
+            arm.advance(0.02)
+        assert arm.truth()["gripper"][0] < 0.5
+
+
+def test_world_of_an_episode_without_placement_leaves_the_scene(arms: dict[str, SimArm]) -> None:
+    arm, other = arms["full"], make("full")
+    arm.reset(1)
+    arm.act(np.array((0.5, 0.2, -0.4, 0.1, 0.0), np.float32))
+    arm.advance(0.1)
+    before, old = arm.truth(), next(iter(arm.observe().images.values()))
+    EpisodeStarts(arm, Purpose.TRAINING, 0, "actor0").vary(4)
+    other.reset(start_seed(Purpose.TRAINING, 0, "actor0", 4))
+    one, same = fields(arm.model), fields(other.model)
+    assert all(np.array_equal(one[name], same[name], equal_nan=True) for name in one)
+    assert np.array_equal(arm.placement()[-1:], other.placement()[-1:]), "a console shows it"
+    for name, value in arm.truth().items():
+        assert value == pytest.approx(before[name], abs=1e-3), name
+    assert np.abs(next(iter(arm.observe().images.values())).astype(int) - old).mean() > 1.0
 
 
 def test_images_differ_between_random_worlds(arms: dict[str, SimArm]) -> None:

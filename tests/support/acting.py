@@ -102,9 +102,13 @@ class FakeStarts(EpisodeStarts):
 
     def __init__(self, place: Callable[[int], object], placements: float = math.inf) -> None:
         self.placing, self.placements, self.curriculum = place, placements, None
+        self.varied = list[int]()
 
     def place(self, episode: int) -> None:
         self.placing(episode)
+
+    def vary(self, episode: int) -> None:
+        self.varied.append(episode)
 
 
 class ActorBench:

@@ -57,6 +57,7 @@ class Door(gymnasium.Env[Any, Any]):
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
+        np.random.RandomState(seed)  # as of robosuite: raises for a seed of over 32 bits
         self.place = np.array([self.np_random.uniform(0.0, 1.0), 0.0])
         self.pushes: list[Any] = []
         return self._seen(), {}
@@ -124,7 +125,7 @@ def test_actions_are_scaled_to_environment_bounds() -> None:
 
 
 def play(robot: SimulatedRobot, task: SimulatedTask, action: Sequence[float]) -> Any:
-    robot.reset(1)
+    robot.reset(2**48 + 1)
     clock = VirtualClock(robot.advance, task.config.rate_hz)
     chosen = np.array(action, np.float32)
     key = EpisodeKey("run", "actor", 0, 0)
@@ -159,7 +160,7 @@ def test_another_simulation_shows_and_renders_placement() -> None:
     assert picture[:, :16].max() == 0
 
 
-def test_expert_acts_in_environment_units(tmp_path: Path) -> None:
+def test_expert_acts_in_environment_units(tmp_path: Path, changed: Changed) -> None:
     file = tmp_path / "expert.py"
     file.write_text(
         "def expert(rng):\n    return lambda seen: [2.0, 5.0 * (seen['agent_pos'].shape == (2,))]\n"
@@ -171,6 +172,14 @@ def test_expert_acts_in_environment_units(tmp_path: Path) -> None:
     del sys.modules[f"serl_plugin:{file}"]
     with pytest.raises(BadInput, match=r"expert.py: expert: KeyError: 'nothing'"):
         task.expert(robot.truth, 0)(task.observation(robot.observe()))
+    picture = np.zeros((12, 16, 3), np.uint8)
+    space = spaces.Box(0, 255, picture.shape, np.uint8)
+    alone = {"observation_space": space, "__init__": lambda door: None}
+    file = tmp_path / "of_picture.py"
+    file.write_text("def expert(rng):\n    return lambda seen: [seen.shape[0] / 6.0, 5.0]\n")
+    robot, task = made(changed(**alone, _seen=lambda door: picture), expert=str(file))
+    action = task.expert(robot.truth, 0)(task.observation(robot.observe()))
+    assert action.tolist() == [1.0, 0.0]
 
 
 @pytest.mark.parametrize(
@@ -185,6 +194,11 @@ def test_expert_acts_in_environment_units(tmp_path: Path) -> None:
         ({"task": DOOR, "task_config": {"make": {"max_episode_steps": 3}}}, "time_limit_s"),
         ({"task": DOOR, "task_config": {"id": "Other-v0"}}, "task_config.id"),
         ({"task": DOOR, "task_config": {"actions": ["x"]}}, "expected 2 names, got 1"),
+        ({"task": DOOR, "task_config": {"randomize": "full"}}, "randomize: expected none"),
+        (
+            {"task": DOOR, "task_config": {"views": {"wrist_cam": {"width": 8}}}},
+            r"views: .*as they are, uncropped: wrist_cam \(16 x 12\)",
+        ),
         ({"task": DOOR, "demos": 5}, "no scripted expert.*--demos 0"),
         ({"task": DOOR, "intervention": "scripted"}, "no scripted expert"),
         ({"task": DOOR, "curriculum": {"start": 0.3}}, "curriculum.start: .*no scripted expert"),
@@ -348,10 +362,18 @@ def test_arrays_of_one_name_are_refused(changed: Changed, keys: tuple[str, str])
         made(changed(observation_space=spaces.Dict(space)))
 
 
-def test_observation_too_large_to_be_logged_is_refused(changed: Changed) -> None:
-    space = spaces.Dict({"depth": spaces.Box(0.0, 9.0, (300, 300), np.float32)})
-    with pytest.raises(BadInput, match="observation: 90000 numbers besides images, expected at"):
-        make_task(resolve({"task": changed(observation_space=space)}))
+@pytest.mark.parametrize(
+    ("box", "line"),
+    [
+        (spaces.Box(0.0, 9.0, (300, 300), np.float32), "90000 numbers besides images, expected at"),
+        (spaces.Box(0, 255, (8, 1100, 3), np.uint8), "seen: an image of 1100 x 8 pixels: expected"),
+    ],
+)
+def test_observation_that_is_too_large_is_refused(
+    changed: Changed, box: spaces.Space[Any], line: str
+) -> None:
+    with pytest.raises(BadInput, match=line):
+        make_task(resolve({"task": changed(observation_space=spaces.Dict({"seen": box}))}))
 
 
 def test_constructor_without_render_mode_is_supported(changed: Changed) -> None:

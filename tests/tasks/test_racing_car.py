@@ -44,6 +44,13 @@ def test_course_of_three_checkpoints_is_refused() -> None:
         RacingCarConfig(checkpoints=((0.0, 0.0), (1.0, 0.0), (1.0, 1.0)))
 
 
+def test_other_actions_than_those_of_a_car_are_refused() -> None:
+    motion = RacingCarConfig().motion
+    for changes in ({"gripper": True}, {"axes": ("x",)}):
+        with pytest.raises(ValidationError, match="motion: a car has the axes x and yaw"):
+            RacingCarConfig(motion=motion.model_copy(update=changes))
+
+
 def steps_of(car: SimCar, task: RacingCar, speed: float, steps: int) -> float:
     """Return the sum of rewards for driving straight forwards or backwards."""
     total = 0.0

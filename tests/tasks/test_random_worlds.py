@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from serl import plugins
-from serl.errors import SerlError
+from serl.errors import BadInput, SerlError
 from serl.runs.config import resolve
 from serl.runs.task_setup import make_task
 from serl.testing import FakeRobot, FakeTask
@@ -101,6 +101,31 @@ def test_expert_recovers_from_displaced_tool(
             if task.outcome(robot.observe(), index).success:
                 return
     pytest.fail("not solved")
+
+
+@pytest.mark.parametrize(
+    ("name", "motion", "line"),
+    [
+        ("reach", {"frame": "tool"}, "x y z yaw in the base frame, not x y z in the tool frame"),
+        ("peg_insertion", {"axes": ["yaw", "x", "y", "z"]}, "not yaw x y z in the base frame"),
+        ("handover", {"axes": ["x", "y", "z", "roll"]}, "not x y z roll in the base frame"),
+        ("peg_insertion_6d", {"frame": "base"}, "x y z roll pitch yaw in the tool frame"),
+    ],
+)
+def test_expert_refuses_actions_that_it_does_not_make(
+    name: str, motion: dict[str, Any], line: str
+) -> None:
+    task = make_task(resolve({"task": name, "task_config": {"motion": motion}}))
+    with plugins.make_simulation(task) as robot, pytest.raises(BadInput, match=f"motion: .*{line}"):
+        episode(robot, task, task.expert(robot.truth, 0), 0)
+
+
+def test_expert_of_two_arms_may_lack_the_yaw_of_one() -> None:
+    motion = {"axes": ["x", "y", "z"]}
+    task = make_task(resolve({"task": "handover", "task_config": {"motion": motion}}))
+    with plugins.make_simulation(task) as robot:
+        action = task.expert(robot.truth, 0)(robot.reset(0))
+    assert action.shape == robot.action_spec.shape == (9,)
 
 
 @pytest.mark.parametrize("name", plugins.names("task"))

@@ -168,7 +168,7 @@ def test_simulation_places_only_the_allowed_number_of_episodes() -> None:
     stage.starts.placing = place
     stage.policy = stage.actor.policy = DelegatingPolicy(stage.task.expert(stage.robot.truth, 0))
     stage.run(3)
-    assert placed == [0]
+    assert (placed, stage.starts.varied) == ([0], [1, 3])
     assert [end.success for end in stage.ends] == [True] * 5
 
 

@@ -13,6 +13,7 @@ from serl.loop import EpisodeKey, RecordCallback
 from serl.policy import Policy, ZeroPolicy
 from serl.runs.assembly import make_curriculum
 from serl.runs.config import resolve
+from serl.runs.settings import run_settings
 from serl.runs.task_setup import make_task
 from serl.training.actor import Actor, ActorConfig
 from serl.training.curriculum import Curriculum, CurriculumConfig
@@ -80,6 +81,12 @@ def test_full_share_needs_no_script() -> None:
 def test_curriculum_that_starts_with_nothing_is_refused() -> None:
     with pytest.raises(BadInput, match=r"curriculum\.start: expected more than 0, got 0\.0"):
         resolve({"curriculum": {"start": 0.0}})
+
+
+@pytest.mark.parametrize("name", ["object_flip", "racing_car"])
+def test_curriculum_of_task_that_begins_anew_is_refused(name: str) -> None:
+    with pytest.raises(BadInput, match=rf"curriculum\.start: {name} begins anew"):
+        run_settings(name, {}, {"curriculum": {"start": 0.3}})
 
 
 def test_curriculum_is_created_only_when_configured() -> None:
