@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from serl.errors import BadInput
 from serl.real_task import RealTask, RealTaskConfig, as_simulated, read_task, write_task
 from serl.robot import SimulatedRobot
 from serl.runs.config import TrainConfig
+from serl.runs.folder import RunFolder
 from serl.runs.guard_setup import guarded_arm
 from serl.runs.scene_reset import reset_kind
 from serl.runs.settings import run_settings
@@ -174,9 +176,11 @@ def test_arm_without_workspace_is_refused_even_if_task_has_box() -> None:
         ["sim", RAM],
         ["record", RAM],
         ["reward", "collect", RAM],
+        pytest.param(["record", RAM, "--console"], marks=pytest.mark.ros),
+        pytest.param(["reward", "collect", RAM, "--console"], marks=pytest.mark.ros),
         ["encoder", "pretrain", RAM, "--out", "x.safetensors"],
     ],
-    ids=lambda words: " ".join(words[:2]).removesuffix(RAM).strip(),
+    ids=lambda words: " ".join(words).replace(RAM, "").strip(),
 )
 def test_commands_that_simulate_refuse_real_task_in_one_line(
     words: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: Any
@@ -187,6 +191,19 @@ def test_commands_that_simulate_refuse_real_task_in_one_line(
     assert re.fullmatch(r"serl: .*ram:? has no simulation.*--robot NAME.*\n", output.err)
     assert output.out == ""
     assert not list(tmp_path.iterdir()), "a file was written"
+
+
+@pytest.mark.ros
+@pytest.mark.parametrize("words", [(), ("--robot", "sim")], ids=["no robot", "sim"])
+def test_policy_of_real_task_is_refused_on_simulation_before_a_folder_is_made(
+    words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = RunFolder.create(tmp_path, settings(), datetime.now())
+    run.save_checkpoint(100, {"actor": {"w": np.zeros(1)}}, {})
+    assert cli.main(["run", str(run.path), *words]) == cli.BAD_INPUT
+    line = "serl: robot: ram has no simulation: expected a real arm, --robot NAME\n"
+    assert capsys.readouterr() == ("", line)
+    assert not (run.path / "deployments").exists()
 
 
 def test_real_task_settings_are_listed_and_arm_time_is_planned(

@@ -30,7 +30,7 @@ from serl.runs.guard_setup import guarded_arms
 from serl.runs.network import RosConfig
 from serl.runs.real_arm import NO_REWARD, describe_classifier_bounds, lacks_success_test
 from serl.runs.scene_reset import arm_settings, check_reset
-from serl.runs.task_setup import make_task
+from serl.runs.task_setup import check_simulated, make_task
 from serl.system.supervisor import Supervisor
 
 ACTOR = "actor0"
@@ -146,9 +146,11 @@ def _deployed(config: TrainConfig, options: argparse.Namespace) -> TrainConfig:
     """Return the settings of a deployment: one actor, without simulated interventions.
 
     Raises:
-        BadInput: the robot does not exist, or its workspace differs from the task's.
+        BadInput: the robot does not exist, its workspace differs from the task's, or it is none for
+            a task without a simulation.
     """
     robot, namespace = options.robot, options.namespace
+    check_simulated(make_task(config), robot)
     if options.console:
         config = config.model_copy(update={"ros": RosConfig(publish_state=True)})
     if robot is not None:

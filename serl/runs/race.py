@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from serl.training.evaluation import max_void_trials
+
+if TYPE_CHECKING:
+    from serl.runs.deployment import TrialResult
 
 WORSE = 0.05
 """Probability of being better than the leader below which a candidate leaves."""
@@ -77,40 +81,54 @@ class TrialPlan:
     Void trials are repeated, but only `max_void_trials` of them. A trial in which a person drove
     counts neither as a success nor as a failure of its checkpoint: in the race it is repeated, up
     to the same number, and among the trials of the winner it takes the place of one. After more,
-    no trial follows.
+    no trial follows. The first trial of the winner settles the choice: later corrections of results
+    change it no more.
 
     Args:
         candidates: steps of the checkpoints; one alone needs no race.
         most: largest number of trials of each in the race.
         trials: number of trials of the winner; None for no end.
+        results: results of the trials so far, as people's labels have corrected them.
     """
 
-    def __init__(self, candidates: Sequence[int], most: int, trials: int | None) -> None:
+    def __init__(
+        self,
+        candidates: Sequence[int],
+        most: int,
+        trials: int | None,
+        results: Sequence[TrialResult] = (),
+    ) -> None:
         self._race, self._trials = Race(candidates, most), trials
         self._counted, self._void, self._helped = 0, 0, 0
+        self._winner: int | None = None
+        for result in results:
+            self._add(result)
 
     @property
     def purpose(self) -> str:
         """The purpose of the next trial: "selection" during the race, then "final"."""
-        return "final" if self._race.next() is None else "selection"
+        return "final" if self._winner is not None or self._race.next() is None else "selection"
 
     def next(self) -> int | None:
         """Return the checkpoint of the next trial; None when all are done, or too many repeated."""
         repeated = max(self._void, self._helped)
         if self._trials is not None and repeated > max_void_trials(self._trials):
             return None
-        if (step := self._race.next()) is not None:
-            return step
-        return None if self._counted == self._trials else self._race.best
+        if self.purpose == "selection":
+            return self._race.next()
+        if self._trials is not None and self._counted >= self._trials:
+            return None
+        return self._race.best if self._winner is None else self._winner
 
-    def add(self, step: int, success: bool, assisted: bool, void: bool) -> None:
-        """Add the result of the trial that `next` returned."""
-        if void:
+    def _add(self, result: TrialResult) -> None:
+        is_final = result.purpose == "final"
+        if is_final:
+            self._winner = result.checkpoint
+        if result.void:
             self._void += 1
-        elif self._race.next() is not None:
-            if assisted:
-                self._helped += 1
-            else:
-                self._race.add(step, success)
-        else:
+        elif is_final:
             self._counted += 1
+        elif result.assisted:
+            self._helped += 1
+        else:
+            self._race.add(result.checkpoint, result.success)

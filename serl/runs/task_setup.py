@@ -92,6 +92,12 @@ def make_demonstrated_task(config: TrainConfig, with_reward: bool = False) -> Si
     return make_unshaped_task(config) if with_reward else make_task(config)
 
 
+def check_simulated(task: SimulatedTask, robot: str | None) -> None:
+    """Raise `BadInput` if a task without a simulation is to run on anything but a real arm."""
+    if not (is_real(robot) or task.scene.simulated):
+        raise BadInput(f"robot: {task.name} has no simulation: expected a real arm, --robot NAME")
+
+
 def check_topics(task: SimulatedTask, pair: bool = False) -> None:
     """Raise `BadInput` unless a task's arm, or pair of arms, follows targets sent over topics.
 

@@ -176,6 +176,24 @@ def test_fix_controls_names_control_that_camera_rejects(tmp_path: Path, name: st
     assert fix_controls(capture, config) == f"{name} of {value:g}"
 
 
+def test_fix_controls_ends_automatic_modes_first_and_counts_exposure_in_100_us() -> None:
+    made: list[tuple[int, float]] = []
+
+    def put(setting: int, value: float) -> bool:
+        made.append((setting, value))
+        return True
+
+    config = CaptureConfig(exposure_s=0.01, gain=20.0, white_balance_k=4500.0)
+    assert fix_controls(SimpleNamespace(set=put), config) == ""
+    assert made == [
+        (cv2.CAP_PROP_AUTO_EXPOSURE, 1.0),
+        (cv2.CAP_PROP_EXPOSURE, 100.0),
+        (cv2.CAP_PROP_GAIN, 20.0),
+        (cv2.CAP_PROP_AUTO_WB, 0.0),
+        (cv2.CAP_PROP_WB_TEMPERATURE, 4500.0),
+    ]
+
+
 @pytest.mark.parametrize(("option", "value"), [("--gain", "3"), ("--size", "320x240")])
 def test_camera_settings_are_refused_for_a_film(option: str, value: str) -> None:
     parser = argparse.ArgumentParser()

@@ -5,8 +5,12 @@ from __future__ import annotations
 import math
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from serl.geometry import Quaternion, Vector, from_rotation_vector
 from serl.teleop.leader_arm import MAPPING, LeaderArm
+from serl.teleop.mapping import read_wish
 from serl.testing import DeviceSuite
 
 from .bench import Clock
@@ -88,3 +92,27 @@ def test_leader_ignores_invalid_pose(
     arm.receive((0.3, 0.0, 0.2), UPRIGHT)
     arm.receive(position, quaternion)
     assert axes(arm) == {}
+
+
+_NUMBER = st.one_of(st.floats(), st.floats(-1.0, 1.0))
+_TURN = st.tuples(*[st.floats(-7.0, 7.0)] * 3).map(from_rotation_vector)
+_POSE = st.tuples(
+    st.tuples(*[_NUMBER] * 3), st.one_of(st.tuples(*[_NUMBER] * 4), _TURN), st.none() | _NUMBER
+)
+
+
+@settings(deadline=None)
+@given(st.lists(_POSE, max_size=8), st.booleans(), st.booleans())
+def test_any_poses_give_motion_within_bounds(
+    poses: list[tuple[Vector, Quaternion, float | None]], limited: bool, in_tool_frame: bool
+) -> None:
+    limits = (0.05, 0.35) if limited else None
+    arm = LeaderArm(FULL_M, FULL_RAD, Clock().now_s, limits, in_tool_frame)
+    arm.robot_pose = (0.3, 0.0, 0.2), UPRIGHT
+    for pose in (((0.3, 0.0, 0.2), UPRIGHT, 0.0), *poses):
+        arm.receive(*pose)
+        report = arm.read()
+        assert report is not None
+        wish = read_wish(report, MAPPING)
+        assert wish is not None
+        assert all(-1.0 <= value <= 1.0 for value in wish.motion)

@@ -127,11 +127,18 @@ def test_button_names_depend_on_spacemouse_model(
     assert wish.events == events
 
 
+_TABLES = [spacemouse._TWO_BUTTONS, *spacemouse._BUTTONS_OF.values()]
+_REPORT = st.one_of(st.binary(max_size=64), st.binary(max_size=63).map(lambda body: b"\x03" + body))
+
+
 @settings(deadline=None)
-@given(st.lists(st.binary(max_size=64), max_size=20))
-def test_any_reports_give_finite_axes(reports: list[bytes]) -> None:
+@given(st.sampled_from(_TABLES), st.lists(_REPORT, max_size=20))
+def test_any_reports_give_motion_within_bounds(names: dict[int, str], reports: list[bytes]) -> None:
     pending = [*reports]
-    device = SpaceMouse(lambda: pending.pop() if pending else None)
+    device = SpaceMouse(lambda: pending.pop() if pending else None, names)
     found = device.read()
     assert all(abs(value) < 100 for value in found.axes.values())
-    assert found.buttons <= {"left", "right"}
+    assert found.buttons <= set(names.values())
+    wish = read_wish(found, spacemouse.MAPPING)
+    assert wish is not None
+    assert all(-1.0 <= value <= 1.0 for value in wish.motion)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from serl.errors import SerlError
 from serl.ros.arm.camera import picture_topic
@@ -24,7 +25,9 @@ _PICTURE_PARAMETERS = re.compile(r"exposure|gain|white_balance|roi|crop|(^|\.)(f
 """Names of driver parameters that change pictures, of `serl camera` and of other drivers."""
 
 
-def note_cameras(node: RosNode, arm: RosArm | RosPair, run: RunFolder) -> None:
+def note_cameras(
+    node: RosNode, arm: RosArm | RosPair, run: RunFolder, origins: Sequence[Path] = ()
+) -> None:
     """Save the settings of the cameras in the run's folder, and warn of differences.
 
     They are compared with those of an earlier start of the run, and of its demonstrations.
@@ -33,13 +36,14 @@ def note_cameras(node: RosNode, arm: RosArm | RosPair, run: RunFolder) -> None:
         node: the process's node.
         arm: the arm, or both arms of a pair, whose cameras publish.
         run: folder of the run or the recording.
+        origins: further folders to compare with, if they have settings of cameras.
     """
     found: CameraSettings = {}
     for each in (arm,) if isinstance(arm, RosArm) else arm.arms:
         found |= camera_settings(node, each.remote, each.robot, each.cameras)
     if not found:
         return
-    for folder in (run.path, *run.config.demo_paths):
+    for folder in (run.path, *run.config.demo_paths, *origins):
         for line in camera_differences(found, folder):
             logger.warning("%s", line)
     keep_camera_settings(run.path, found)

@@ -25,6 +25,7 @@ from serl.guard.camera_monitor import CameraMonitor, CameraMonitorConfig
 from serl.log.annotations import ToolLog
 from serl.log.episode_log import EpisodeLog
 from serl.loop import EpisodeKey, Result
+from serl.ros.arm.camera_settings import note_cameras
 from serl.ros.arm.state_publisher import state_publishers
 from serl.ros.arm.station import RESTORE, HeldSite, Station, make_arm
 from serl.ros.node import RosNode, own_arguments, run_node
@@ -34,7 +35,13 @@ from serl.ros.services import serve
 from serl.ros.telemetry import Stats, Value
 from serl.runs.assembly import make_acting_agent
 from serl.runs.config import TrainConfig
-from serl.runs.deployment import FixedWeights, TrialResult, append_trial_result, load_fitting
+from serl.runs.deployment import (
+    FixedWeights,
+    TrialResult,
+    append_trial_result,
+    load_fitting,
+    read_trial_results,
+)
 from serl.runs.folder import RunFolder
 from serl.runs.race import TrialPlan
 from serl.runs.scene_reset import is_attended, make_scene_reset
@@ -68,7 +75,12 @@ def run(
     policies = {
         int(path.name): make_policy(folder.config, path) for path in (*candidates, checkpoint)
     }
-    policy, plan = policies[int(checkpoint.name)], TrialPlan(list(policies), most, episodes)
+    policy = policies[int(checkpoint.name)]
+
+    def plan_trials() -> TrialPlan:
+        """Return the plan after all trials so far, whose results may have been corrected since."""
+        return TrialPlan(list(policies), most, episodes, read_trial_results(folder.path))
+
     with (
         RosNode(
             name, folder.path, local=True, parameters=describe(folder.config), managed=True
@@ -88,9 +100,11 @@ def run(
             lambda: people.health,
         )
         opened.enter_context(deployed.robot)
+        if not deployed.simulated:  # a deployment is in the folder of its run, or of a stage of it
+            note_cameras(node, deployed.robot, folder, folder.path.parents[1:4])
         actor = deployed.actor(policy, opened)
         number = 0
-        while (step := plan.next()) is not None:
+        while (step := (plan := plan_trials()).next()) is not None:
             if deployed.leaves_the_scene:
                 people.hold.pause(RESTORE)
             actor.policy = policies[step]
@@ -100,7 +114,6 @@ def run(
                 log_count=actor.key.episode, checkpoint=step, purpose=plan.purpose
             )
             append_trial_result(folder.path, outcome)
-            plan.add(step, outcome.success, outcome.assisted, bool(outcome.void))
             number += 1
             successes = float(numbers["successes"]) + outcome.success
             numbers = numbers | {"episodes": float(number), "successes": successes}

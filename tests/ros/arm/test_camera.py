@@ -105,7 +105,7 @@ def test_camera_settings_combine_driver_parameters_and_profile_crop(
     assert found[-1]["wrist"] == {}, "the wrist camera has no publisher"
 
 
-def test_start_warns_of_camera_settings_that_differ_from_demonstrations(
+def test_start_warns_of_camera_settings_that_differ_from_demonstrations_and_training(
     looker: RosNode, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     profile = plugins.load("robot", "sim").model_copy(update={"cameras": {"front": ENTRY}})
@@ -113,15 +113,17 @@ def test_start_warns_of_camera_settings_that_differ_from_demonstrations(
     config = TaskConfig(motion=MOTION, observe="pixels", views={"front": view})
     arm = RosArm(looker, "arm", profile, config)
     assert arm.cameras == {"front": ENTRY}
-    demos, run = tmp_path / "demos", tmp_path / "run"
-    demos.mkdir()
-    keep_camera_settings(demos, {"front": {"cut": "0, 0, 1, 1", "gain": "3"}})
-    folder: Any = SimpleNamespace(path=run, config=SimpleNamespace(demo_paths=(demos,)))
+    demos, trained, run = (tmp_path / name for name in ("demos", "trained", "run"))
+    for folder in (demos, trained):
+        folder.mkdir()
+        keep_camera_settings(folder, {"front": {"cut": "0, 0, 1, 1", "gain": "3"}})
+    made: Any = SimpleNamespace(path=run, config=SimpleNamespace(demo_paths=(demos,)))
     with caplog.at_level(logging.WARNING):
-        note_cameras(looker, arm, folder)
-        note_cameras(looker, arm, folder)
-    line = f"camera front differs from {demos}: cut 0, 0, 0.5, 1, not 0, 0, 1, 1"
-    assert [record.message for record in caplog.records] == [line, line]
+        note_cameras(looker, arm, made)
+        note_cameras(looker, arm, made, (tmp_path, trained))
+    lines = [f"camera front differs from {each}: cut 0, 0, 0.5, 1, not 0, 0, 1, 1"
+             for each in (demos, demos, trained)]  # fmt: skip
+    assert [record.message for record in caplog.records] == lines
     assert camera_differences({"front": {"cut": "0, 0, 0.5, 1"}}, run) == []
     keep_camera_settings(run, {"front": {"cut": "0, 0, 0.2, 1", "gain": "5"}, "wrist": {}})
     kept = json.loads((run / CAMERAS).read_text())

@@ -21,8 +21,8 @@ from geometry_msgs.msg import WrenchStamped
 
 from serl.arm_profile import TRAJECTORY, Channel, load_robot
 from serl.clock import WallClock
-from serl.compliance import TaskCompliance
-from serl.errors import STUCK, SerlError
+from serl.compliance import RESET, TaskCompliance
+from serl.errors import NEEDS_PERSON, STUCK, SerlError
 from serl.intervention import NoOperator
 from serl.loop import EpisodeKey, RecordCallback, run
 from serl.motion import Pose
@@ -32,7 +32,7 @@ from serl.robot import POSE
 from serl.ros.arm.controller import settle_controller, switch_gains
 from serl.ros.arm.guard_client import GuardClient
 from serl.ros.arm.robot import GainServices
-from serl.ros.arm.station import Station
+from serl.ros.arm.station import HeldSite, Station
 from serl.ros.arm.topics import topic_of
 from serl.ros.services import Remote
 from serl.ros.testing import ProfileBench
@@ -46,7 +46,6 @@ from serl.training.arm_reset import ArmReset
 from serl.training.replay import Replay
 from serl.types import Action, ActionSource, End, Observation, Outcome, Record, Step
 
-from ...support.acting import FakeSite
 from ...support.upstream import file_of
 
 pytestmark = [pytest.mark.ros, pytest.mark.xdist_group("moving_arm")]  # not beside each other
@@ -356,19 +355,21 @@ def test_gain_service_of_actor_switches_gains(crisp: ProfileBench) -> None:
     crisp.arm.switch(None)
 
 
-def actor_of(bench: ProfileBench, reset: ArmReset, task: RealTask, steps: list[Step]) -> Actor:
-    """Return an actor that only resets; its person answers the stops of a busy machine."""
-
-    def sink(record: Record) -> None:
-        if isinstance(record, Step):
-            steps.append(record)
+def actor_of(
+    bench: ProfileBench, reset: ArmReset, task: RealTask, records: list[Record], missing: list[str]
+) -> Actor:
+    """Return an actor that only resets; its person ends stops, and clears `missing` when asked."""
+    hold = StopLatch(bench.folder / "stopped")
 
     def person() -> bool:
         if bench.state.startswith(("disarmed", "protective stop")):
             bench.take()
+        if missing and hold.paused == f"{NEEDS_PERSON}: {missing[0]}":
+            bench.until("hold: the actor holds")
+            missing.clear()
+        hold.resume()
         return False
 
-    station = Station(bench.arm, StopLatch(bench.folder / "stopped"), person)
     policy: Any = SimpleNamespace(version=0)
     return Actor(
         EpisodeKey("run", "actor", 0, 0),
@@ -376,15 +377,17 @@ def actor_of(bench: ProfileBench, reset: ArmReset, task: RealTask, steps: list[S
         task,
         policy,
         WallClock(10.0, bench.arm.beat),
-        [RecordCallback(sink)],
-        FakeSite(held=station.standby),
+        [RecordCallback(records.append)],
+        HeldSite(hold, Station(bench.arm, hold, person), person),
         ActorConfig(reset_attempts=20),  # each late message of a busy machine counts
         reset,
     )
 
 
-def test_path_reset_puts_part_down_and_returns_to_start(guarded: JointBench) -> None:
-    bench, steps = guarded, list[Step]()
+def test_path_reset_puts_part_down_returns_to_start_and_asks_person_if_its_check_fails(
+    guarded: JointBench,
+) -> None:
+    bench, records, missing = guarded, list[Record](), ["the part is not in its place"]
     home, place_m = Pose((0.31, 0.0, 0.46), DOWN), (0.32, 0.02, 0.42)
     path = (
         Waypoint(position_m=(0.32, 0.02, 0.45), orientation=DOWN, closed=True),
@@ -394,14 +397,19 @@ def test_path_reset_puts_part_down_and_returns_to_start(guarded: JointBench) -> 
     config = ResetConfig(kind="path", path=path, held=held, range_m=0.01, lift_m=0.02)
     settings = RealTaskConfig(motion=bench.motion, observe="state", origin_m=(0.0, 0.0, 0.0))
     (task := RealTask(settings)).name = "press"
-    reset = ArmReset(task, bench.arm, config, bench.motion, home, np.random.default_rng(0))
+    stiff, gains = bench.profile.controller.modes[RESET].parameters[GAIN], bench.history(GAIN)
+    rng, check = np.random.default_rng(0), lambda reading: "".join(missing)
+    reset = ArmReset(task, bench.arm, config, bench.motion, home, rng, check)
     bench.make_ready()
     bench.drive(until=lambda: bench.opening() < 0.02, gripper=-1.0)
     since = len(bench.states)
-    assert actor_of(bench, reset, task, steps).bring_to_start()
+    assert actor_of(bench, reset, task, records, missing).bring_to_start()
+    assert not missing, "no person was asked"
     assert bench.has_reported("reset", since)
     assert 1e3 * math.dist(bench.position().tolist(), reset.start.position) < 3.0
     assert bench.arm.gains is None, "the gains of episodes are back"
+    eventually(lambda: stiff in gains and gains[-1] < stiff, found=lambda: str(gains))
+    steps = [record for record in records if isinstance(record, Step)]
     assert {step.source for step in steps} == {ActionSource.SCRIPT}
     readings = [step.observation.state for step in steps]
     opened = next(each for each in readings if each["gripper"][0] > 0.5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,10 @@ from serl import plugins
 from serl.geometry import from_rotation_vector, multiply, wrap_angle, yaw
 from serl.motion import Pose
 from serl.ros.arm.rehearsal import RehearsalArm, RehearsalConfig
+from serl.ros.arm.rehearsal_driver import RehearsalDriver
+from serl.ros.arm.topics import truth
+from serl.ros.node import RosNode
+from serl.ros.telemetry import scene_topic
 from serl.runs.config import resolve
 from serl.runs.task_setup import make_task
 
@@ -113,6 +118,34 @@ def test_share_of_slipping_grasps_follows_setting_and_seed() -> None:
     assert 15 < slips(1)[-1] < 45
     assert slips(1) == slips(1)
     assert slips(1) != slips(2)
+
+
+def test_rehearsal_driver_reveals_no_truth_and_publishes_pictures_late(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    simulation, _ = made()
+    with RosNode("arm", tmp_path, local=True) as node:
+        config = RehearsalConfig(image_latency_s=0.06, camera_hz=10.0)
+        profile = plugins.load("robot", "sim")
+        driver = RehearsalDriver(node, "arm", simulation, profile, ["cube"], config)
+        sent, stamps_ns = list[tuple[int, int]](), list[int]()
+
+        def send(pictures: object, stamp_ns: int) -> None:
+            sent.append((len(stamps_ns) + 1, stamp_ns))
+
+        monkeypatch.setattr(driver._publisher, "pictures", send)
+        for _ in range(30):
+            driver.tick()
+            stamps_ns.append(driver.stamp_ns)
+        name, place = node.handle.get_name(), node.handle.get_namespace()
+        topics = dict(node.handle.get_publisher_names_and_types_by_node(name, place))
+        services = dict(node.handle.get_service_names_and_types_by_node(name, place))
+        absent = [truth("arm").name, scene_topic("arm").name]
+        assert node.absolute("arm/cube_pose") in topics
+        assert not {node.absolute(each) for each in absent} & topics.keys()
+        own = {each.rpartition("/")[2] for each in services} & {"restore", "reset"}
+        assert own == {"restore"}, "it places objects, and no arm"
+    assert sent == [(ticks + 6, stamps_ns[ticks - 1]) for ticks in (10, 20)]
 
 
 def test_slip_times_in_wrong_order_are_rejected() -> None:

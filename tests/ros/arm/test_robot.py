@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterator
 from contextlib import suppress
+from datetime import datetime
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -24,6 +25,7 @@ from serl.robot import Homing, Robot
 from serl.ros.arm.camera import picture_topic
 from serl.ros.arm.guard_topics import COMMAND_GRIPPER, COMMAND_POSE, HEARTBEAT
 from serl.ros.arm.robot import RosArm
+from serl.ros.arm.station import make_arm
 from serl.ros.arm.topics import SENSOR, check_types, of_robot, topic_of
 from serl.ros.conversions import image_message, nanoseconds_of
 from serl.ros.feed import Feed
@@ -31,6 +33,7 @@ from serl.ros.node import RosNode
 from serl.ros.testing.bench import SPAWN
 from serl.ros.testing.processes import eventually
 from serl.runs.config import resolve
+from serl.runs.folder import RunFolder
 from serl.runs.scene_reset import make_check
 from serl.runs.task_setup import make_task
 from serl.tasks.pick_cube import PickCube, PickCubeConfig
@@ -159,6 +162,17 @@ def test_classifier_judges_scene_on_pictures_of_a_camera(bench: Bench, tmp_path:
     for label, expected in enumerate((refusal, "")):
         shown[0] = label
         eventually(lambda: verdict() == expected, found=verdict)  # noqa: B023
+
+
+def test_arm_reads_pose_of_body_that_the_check_of_the_scene_needs(
+    bench: Bench, tmp_path: Path
+) -> None:
+    corners = {"body_low_m": (0.4, 0.0, 0.0), "body_high_m": (0.5, 0.1, 0.1)}
+    check = {"kind": "person", "check": "pose", "body": "tray", **corners}
+    own = {"robot": "franka", "intervention": "none", "demos": 0, "reset": check}
+    run = RunFolder.create(tmp_path, resolve({"task": "reach", **own}), datetime.now())
+    arm = make_arm(bench.node, run, "actor0", 1)
+    assert {"goal_pose", "tray_pose"} <= arm.observation_spec.state.keys()
 
 
 def pose_feed(arm: RosArm) -> Feed[Any]:

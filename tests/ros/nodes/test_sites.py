@@ -12,13 +12,14 @@ from typing import Any, cast
 import pytest
 
 from serl.errors import NeedsPerson, Silent
+from serl.log.annotations import StepKey, append_labels
 from serl.loop import Observer
 from serl.ros.arm.station import RESTORE, Station
 from serl.ros.nodes import actor, policy
 from serl.ros.nodes.actor import _driven_arm, _NodeSite
 from serl.ros.nodes.policy import _DeploymentSite
 from serl.runs.config import resolve
-from serl.runs.deployment import TrialResult
+from serl.runs.deployment import FOLDER, TrialResult
 from serl.runs.folder import RunFolder
 from serl.teleop.human_input import HumanInput
 from serl.teleop.mux import TeleopMux
@@ -222,10 +223,10 @@ def test_deployment_monitors_cameras_of_real_arm(make: Make, real: bool) -> None
         assert notice_frozen_camera(actor.observers)
 
 
-def test_deployment_asks_a_person_to_restore_the_scene_before_each_trial(
+def test_deployment_notes_cameras_and_asks_a_person_to_restore_the_scene_before_each_trial(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hold, held = StopLatch(tmp_path / "stopped"), list[str]()
+    hold, held, noted = StopLatch(tmp_path / "stopped"), list[str](), list[Any]()
 
     def episode() -> str:
         held.append(hold.reason)
@@ -235,21 +236,32 @@ def test_deployment_asks_a_person_to_restore_the_scene_before_each_trial(
     site = SimpleNamespace(
         robot=nullcontext(),
         end=None,
+        simulated=False,
         leaves_the_scene=True,
         actor=lambda policy, opened: SimpleNamespace(
             episode=episode, key=SimpleNamespace(episode=1)
         ),
-        trial_result=lambda number, result: TrialResult(number, True, False, 9, 0.9, result),
+        trial_result=lambda number, result: TrialResult(
+            number, True, False, 9, 0.9, result, void="camera" if number == 0 else ""
+        ),
     )
     people = SimpleNamespace(hold=hold, manage=lambda: None)
     monkeypatch.setattr(policy, "_DeploymentSite", lambda *arguments: site)
     monkeypatch.setattr(policy, "OperatorInterface", lambda *arguments: people)
     monkeypatch.setattr(policy, "RosNode", lambda *arguments, **settings: nullcontext())
     monkeypatch.setattr(policy, "make_policy", lambda *arguments: SimpleNamespace(version=100))
+    monkeypatch.setattr(policy, "note_cameras", lambda *arguments: noted.append(arguments[2:]))
     for name in ("serve", "Stats"):
         monkeypatch.setattr(policy, name, lambda *arguments: None)
     config = resolve({"task": "reach", "robot": "franka", "intervention": "none", "demos": 0})
-    policy.run(RunFolder.create(tmp_path, config, datetime.now()), "actor0", Path("100"), 2)
+    trained = RunFolder.create(tmp_path, config, datetime.now())
+    deployed = RunFolder.make(trained.path / FOLDER, "first", config, datetime.now())
+    (episodes := deployed.episodes("actor0")).mkdir(parents=True)
+    append_labels(episodes, [(StepKey(1, 0, 8), 1)], "person")  # of the void trial: it counts
+    policy.run(deployed, "actor0", Path("100"), 2)
+    ((folder, origins),) = noted
+    assert folder is deployed
+    assert origins[0] == trained.path
     assert held == [RESTORE, RESTORE]
     assert not hold.reason
 
