@@ -150,7 +150,7 @@ def test_verdict_follows_interval(name: MetricName, words: str) -> None:
     other = configuration("other", *(outcome(s, 0.98, 300.0, human_s=80.0) for s in range(5)))
     assert words in compare([base, other], {}).verdict(name, 1)
     alone = configuration("alone", other.outcomes[0])
-    assert compare([base, alone], {}).verdict(name, 1).startswith("One seed of reach decides noth")
+    assert compare([base, alone], {}).verdict(name, 1).startswith("One seed of reach decides")
 
 
 def test_configurations_may_differ_in_one_setting_or_named_factors(tmp_path: Path) -> None:
