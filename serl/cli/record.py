@@ -225,7 +225,7 @@ def persons_folder(
     """
     from serl.datasets.recording_session import read_session
     from serl.runs.task_setup import (
-        check_simulated,
+        check_runnable,
         declared_reward,
         for_recording,
         make_rewarded_task,
@@ -252,7 +252,7 @@ def persons_folder(
         config = resolve(defaults, overrides, alone)
     config = for_recording(config)
     task = make_rewarded_task(config)
-    check_simulated(task, config.robot)
+    check_runnable(task, config.robot)
     if config.robot is not None:
         guarded_arms(config, config.robot, config.namespace)
         check_reset(config)

@@ -30,7 +30,7 @@ from serl.runs.guard_setup import guarded_arms
 from serl.runs.network import RosConfig
 from serl.runs.real_arm import NO_REWARD, describe_classifier_bounds, lacks_success_test
 from serl.runs.scene_reset import arm_settings, check_reset
-from serl.runs.task_setup import check_simulated, make_task
+from serl.runs.task_setup import check_runnable, make_task
 from serl.system.supervisor import Supervisor
 
 ACTOR = "actor0"
@@ -150,7 +150,7 @@ def _deployed(config: TrainConfig, options: argparse.Namespace) -> TrainConfig:
             a task without a simulation.
     """
     robot, namespace = options.robot, options.namespace
-    check_simulated(make_task(config), robot)
+    check_runnable(make_task(config), robot)
     if options.console:
         config = config.model_copy(update={"ros": RosConfig(publish_state=True)})
     if robot is not None:

@@ -38,7 +38,7 @@ from serl.runs.recipes import PRACTICE, RECIPES
 from serl.runs.reward_data import with_labelled
 from serl.runs.scene_reset import check_given, check_reset, reset_of_arm
 from serl.runs.task_setup import (
-    check_simulated,
+    check_runnable,
     check_topics,
     make_demonstrated_task,
     make_rewarded_task,
@@ -148,7 +148,7 @@ def _check_settings(config: TrainConfig) -> list[Spec]:
             "learner.imitate_successes: not with --reward.kind vice, which needs failures"
         )
     for each in (config, *stage_configs(config).values()):
-        check_simulated(make_task(each), each.robot)
+        check_runnable(make_task(each), each.robot)
         if each.robot is not None:
             check_topics(make_task(each), pair=read_pair(each.robot) is not None)
         _check_expert(each, make_demonstrated_task(each))

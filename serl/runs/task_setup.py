@@ -92,7 +92,7 @@ def make_demonstrated_task(config: TrainConfig, with_reward: bool = False) -> Si
     return make_unshaped_task(config) if with_reward else make_task(config)
 
 
-def check_simulated(task: SimulatedTask, robot: str | None) -> None:
+def check_runnable(task: SimulatedTask, robot: str | None) -> None:
     """Raise `BadInput` if a task without a simulation is to run on anything but a real arm."""
     if not (is_real(robot) or task.scene.simulated):
         raise BadInput(f"robot: {task.name} has no simulation: expected a real arm, --robot NAME")
