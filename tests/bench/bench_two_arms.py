@@ -1,12 +1,11 @@
 """Training of `handover` on two rehearsal arms, from demonstrations to the trials of its policy.
 
     python tests/bench/bench_two_arms.py [--demos 15] [--steps 3000] [--trials 50] [--out FOLDER]
-                                         [--pace 1.0] [--words="--agent.algorithm bc"]
 
 The arms are `serl sim handover --rehearsal`, in a process of their own and treated as real ones.
 Each step is a command as a user types it, in a real ROS domain. A simulated person answers all
 questions, puts the bar back, and drives both arms by the topics of two devices
-(`person_at_pair.py`). By default the agent clones what the person does
+(`person_at_pair.py`). The agent clones what the person does
 (HG-DAgger). It takes about 50 minutes on two idle cores.
 """
 
@@ -50,10 +49,7 @@ BAR = (
 def rehearse(folder: Path, person: PersonAtPair, arms: Program, options: argparse.Namespace) -> str:
     """Record, train and try the policy; return the table of the steps."""
     rehearsal, pair = Afternoon(folder, person, arms), "--robot pair.yaml"
-    limit = f"--task_config.time_limit_s {LIMIT_S / options.pace:g}"
-    for side in ("motion", "right_motion"):
-        step_m = options.pace * getattr(Handover().config, side).translation_m
-        limit += f" --task_config.{side}.translation_m {step_m:g}"
+    limit = f"--task_config.time_limit_s {LIMIT_S:g}"
 
     def answer(output: str, asked: list[str]) -> str | None:
         answered = confirm(output, asked)
@@ -69,7 +65,7 @@ def rehearse(folder: Path, person: PersonAtPair, arms: Program, options: argpars
     )
     output = rehearsal.perform(
         "train",
-        f"train handover {pair} {options.words} --demos demos --trials 0 "
+        f"train handover {pair} --agent.algorithm bc --demos demos --trials 0 "
         f"--steps {options.steps} {BAR} {limit} {' '.join(PATIENT)}",
         lambda output: training_result(run_of(folder, output)),
         answer,
@@ -92,8 +88,6 @@ def main() -> None:
     parser.add_argument("--demos", type=int, default=15)
     parser.add_argument("--steps", type=int, default=3000)
     parser.add_argument("--trials", type=int, default=50)
-    parser.add_argument("--pace", type=float, default=1.0, help="share of the task's step length")
-    parser.add_argument("--words", default="--agent.algorithm bc", help="of `serl train`")
     parser.add_argument("--out", type=Path, default=Path("runs/two_arms"), help="a new folder")
     options = parser.parse_args()
     folder = options.out.resolve()
@@ -105,9 +99,7 @@ def main() -> None:
     pair = read_pair(str(folder / "pair.yaml"))
     assert pair is not None
     config = Handover().config
-    motions = {
-        name: patient(getattr(config, name), options.pace) for name in ("motion", "right_motion")
-    }
+    motions = {name: patient(getattr(config, name)) for name in ("motion", "right_motion")}
     with free_domain() as domain:
         os.environ |= {"ROS_DOMAIN_ID": str(domain.id), "SERL_SHARED_MEMORY": "1"}
         words = shlex.split("sim handover --rehearsal --task_config.renderer none")

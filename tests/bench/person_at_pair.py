@@ -44,17 +44,9 @@ _STILL_S, _PLACED_S, _PATIENCE_S, _NO_RESET_S = 1.0, 1.5, 25.0, 25.0
 _VECTORS = ("tcp_twist", "wrench")
 
 
-def patient(motion: Motion, pace: float) -> Motion:
-    """Return a motion with larger actions: an expert that uses it slows down near its goals.
-
-    Args:
-        motion: the motion of the task.
-        pace: share of the length of the task's actions that an arm uses.
-    """
-    larger = {
-        "translation_m": SLOWER * pace * motion.translation_m,
-        "rotation_rad": SLOWER * motion.rotation_rad,
-    }
+def patient(motion: Motion) -> Motion:
+    """Return a motion with larger actions: an expert that uses it slows down near its goals."""
+    larger = {name: SLOWER * getattr(motion, name) for name in ("translation_m", "rotation_rad")}
     return motion.model_copy(update=larger)
 
 
