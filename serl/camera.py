@@ -27,6 +27,9 @@ def check_crop(crop: tuple[float, float, float, float]) -> tuple[float, float, f
 Crop = Annotated[tuple[float, float, float, float], AfterValidator(check_crop)]
 """Left, top, right and bottom edge of a crop, as fractions of the picture."""
 
+MOST_PX = 1024
+"""Largest width and height of a view, pixels."""
+
 WHOLE: Crop = (0.0, 0.0, 1.0, 1.0)
 """The crop that keeps the whole picture."""
 
@@ -43,8 +46,8 @@ class View(FrozenModel):
     """
 
     camera: str
-    width: int = Field(84, ge=8, le=1024)
-    height: int = Field(84, ge=8, le=1024)
+    width: int = Field(84, ge=8, le=MOST_PX)
+    height: int = Field(84, ge=8, le=MOST_PX)
     crop: Crop = WHOLE
     capture: tuple[int, int] | None = None
 

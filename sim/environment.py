@@ -18,6 +18,7 @@ import mujoco
 import numpy as np
 from gymnasium import spaces
 
+from serl.camera import MOST_PX
 from serl.errors import BadInput, SerlError, described
 from serl.specs import MAX_STATE_SIZE, ArraySpec, array_name
 from serl.types import Action
@@ -26,7 +27,6 @@ SUCCESS_KEYS = ("is_success", "success", "succeed", "task_success")
 """Names of a success in `info`."""
 
 _RATE_HZ = 10.0
-_LARGEST_PX = 1024  # of a `View`
 _PACKAGES = ("gymnasium_robotics",)
 """Packages that register their environments only once they are imported."""
 
@@ -316,11 +316,11 @@ def _parts(space: Space, name: str, keys: tuple[str, ...]) -> Iterator[Part]:
         return
     if not space.is_np_flattenable:
         raise BadInput(f"gymnasium:{name}: {'.'.join(keys)}: {space} cannot be made an array")
-    if is_image(space) and max(size_of(space)) > _LARGEST_PX:
+    if is_image(space) and max(size_of(space)) > MOST_PX:
         high, wide = size_of(space)
         raise BadInput(
             f"gymnasium:{name}: {'.'.join(keys) or 'observation'}: an image of {wide} x {high} "
-            f"pixels: expected at most {_LARGEST_PX} each way"
+            f"pixels: expected at most {MOST_PX} each way"
         )
     default = "pixels" if is_image(space) else "observation"
     yield Part(array_name(keys, default), keys, space)

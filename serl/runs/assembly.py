@@ -390,10 +390,11 @@ def make_learner(
     return learner
 
 
-def check_algorithm(config: TrainConfig, spec: Spec) -> None:
-    """Raise `BadInput` if a reward is learned beside an agent whose algorithm does not allow it."""
-    if (reward := _learned_reward(config)) is not None:
-        reward.check(make_agent(config, spec, 0))
+def check_agent(config: TrainConfig, spec: Spec) -> None:
+    """Raise `BadInput` if the agent cannot be made, or not with a reward learned beside it."""
+    agent, reward = make_agent(config, spec, 0), _learned_reward(config)
+    if reward is not None:
+        reward.check(agent)
 
 
 def _learned_reward(config: TrainConfig) -> Any:

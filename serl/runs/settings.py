@@ -16,7 +16,7 @@ from serl.log.wandb_run import check_wandb
 from serl.motion import Pose
 from serl.reset import ResetConfig
 from serl.reward import ProgressConfig, RewardConfig
-from serl.runs.assembly import check_algorithm, make_agent
+from serl.runs.assembly import check_agent
 from serl.runs.config import (
     TrainConfig,
     expand_abbreviations,
@@ -165,10 +165,9 @@ def _check_settings(config: TrainConfig) -> list[Spec]:
         check_recordings(stage.demo_paths, *specs_of(stage))
         check_rewards(stage)
         _check_positives(stage, spec)
-        check_algorithm(stage, spec)
+        check_agent(stage, spec)
     if config.vice.positives and all(stage.reward.kind != "vice" for stage in stages):
         raise BadInput("vice.positives: are for --reward.kind vice alone")
-    make_agent(config, make_spec(make_task(config)), 0)
     return specs
 
 

@@ -100,8 +100,9 @@ def run(
             lambda: people.health,
         )
         opened.enter_context(deployed.robot)
-        if not deployed.simulated:  # a deployment is in the folder of its run, or of a stage of it
-            note_cameras(node, deployed.robot, folder, folder.path.parents[1:4])
+        if not deployed.simulated:
+            trained = checkpoint.parents[1:4]  # RUN/checkpoints/N, or RUN/stages/NAME/checkpoints/N
+            note_cameras(node, deployed.robot, folder, trained)
         actor = deployed.actor(policy, opened)
         number = 0
         while (step := (plan := plan_trials()).next()) is not None:

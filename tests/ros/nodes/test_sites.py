@@ -19,7 +19,7 @@ from serl.ros.nodes import actor, policy
 from serl.ros.nodes.actor import _driven_arm, _NodeSite
 from serl.ros.nodes.policy import _DeploymentSite
 from serl.runs.config import resolve
-from serl.runs.deployment import FOLDER, TrialResult
+from serl.runs.deployment import TrialResult
 from serl.runs.folder import RunFolder
 from serl.teleop.human_input import HumanInput
 from serl.teleop.mux import TeleopMux
@@ -255,10 +255,10 @@ def test_deployment_notes_cameras_and_asks_a_person_to_restore_the_scene_before_
         monkeypatch.setattr(policy, name, lambda *arguments: None)
     config = resolve({"task": "reach", "robot": "franka", "intervention": "none", "demos": 0})
     trained = RunFolder.create(tmp_path, config, datetime.now())
-    deployed = RunFolder.make(trained.path / FOLDER, "first", config, datetime.now())
+    deployed = RunFolder.make(tmp_path, "trials", config, datetime.now())  # as by --out
     (episodes := deployed.episodes("actor0")).mkdir(parents=True)
     append_labels(episodes, [(StepKey(1, 0, 8), 1)], "person")  # of the void trial: it counts
-    policy.run(deployed, "actor0", Path("100"), 2)
+    policy.run(deployed, "actor0", trained.path / "checkpoints/100", 2)
     ((folder, origins),) = noted
     assert folder is deployed
     assert origins[0] == trained.path
